@@ -42,6 +42,21 @@ from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError,
 _DIGITS = {8: 10, 16: 10, 32: 10, 64: 20}
 #: Bits of the whole numbers that a double holds exactly, whatever their value.
 _BITS_OF_DOUBLE = 32
+#: How often a commit is tried if others commit first.
+_ATTEMPTS = 20
+#: Characters in names of columns that Delta takes only under column mapping.
+_ONLY_MAPPED = frozenset(" ,;{}()\n\t=")
+#: Metadata of columns whose values a writer makes.
+_MADE = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
+#: … and of those whose values it has to check or make.
+_COMPUTED = ("delta.invariants", *_MADE)
+#: Only :func:`checkpoint_if_due` makes checkpoints: within a commit, their error would be returned as that of the commit.
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+FAILURES = (DeltaError, pa.ArrowException, OSError)
+#: Columns of each type take values of the types before it.
+_INTEGERS = ("byte", "short", "integer")
+#: Parts of a type's JSON that do not concern the type of its values.
+_APART = ("containsNull", "valueContainsNull", "nullable", "metadata")
 
 
 def widens(old: pa.DataType, new: pa.DataType) -> bool:
@@ -144,23 +159,6 @@ def rewrite(
 def _set_schema(table: DeltaTable, schema: DeltaSchema, files: list[AddAction | RemoveAction], **more: Any) -> None:
     """Have ``files`` take the place of all others, or of those that ``more`` names, and ``schema`` that of the table's."""
     table.create_write_transaction(files, "overwrite", schema, commit_properties=own_commit("widen"), **more)
-
-
-#: How often a commit is tried if others commit first.
-_ATTEMPTS = 20
-#: Characters in names of columns that Delta takes only under column mapping.
-_ONLY_MAPPED = frozenset(" ,;{}()\n\t=")
-#: Metadata of columns whose values a writer has to check or make.
-_COMPUTED = ("delta.invariants", "delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
-#: Only :func:`checkpoint_if_due` makes checkpoints: within a commit, their error would be returned as that of the commit.
-NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-FAILURES = (DeltaError, pa.ArrowException, OSError)
-#: Columns of each type take values of the types before it.
-_INTEGERS = ("byte", "short", "integer")
-#: Parts of a type's JSON that do not concern the type of its values.
-_APART = ("containsNull", "valueContainsNull", "nullable", "metadata")
-#: Metadata of columns whose values a writer makes.
-_MADE = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
 
 
 class Rewritten(Protocol):

@@ -44,6 +44,12 @@ BATCH, RULING = "batch", "ruling"
 BY = "by"
 #: Names in the body of a record. Totals are sums over all committed batches up to this one.
 PLAN, OUTCOME, CHANGES, MANIFEST, TOTALS = "plan", "outcome", "changes", "manifest", "totals"
+#: Batches whose records are read at a time. A record takes kilobytes, most of them for the source's schema.
+READ_AT_ONCE = 4_096
+#: What to do about a spec that makes another pipeline.
+NEW_SINK = "give the new definition its own sink and backfill it there"
+#: Most files whose entries a record holds itself, each about a kilobyte.
+MAX_FILES = 32
 
 
 def status_of(verdict: str) -> Status:
@@ -254,14 +260,6 @@ def _parser(kind: Any) -> TypeAdapter[Any]:
 
 def _corrupt(path: str, what: str) -> LedgerCorruptError:
     return LedgerCorruptError(f"ledger {path}: {what}; restore the folder from a copy, nothing has been changed")
-
-
-#: Batches whose records are read at a time. A record takes kilobytes, most of them for the source's schema.
-READ_AT_ONCE = 4_096
-#: What to do about a spec that makes another pipeline.
-NEW_SINK = "give the new definition its own sink and backfill it there"
-#: Most files whose entries a record holds itself, each about a kilobyte.
-MAX_FILES = 32
 
 
 class Ledger:

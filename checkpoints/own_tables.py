@@ -37,6 +37,13 @@ from windowmill.windowing.errors import (
     first_line,
 )
 
+REBUILD = "restore the folder from a copy, or give the pipeline a new sink and backfill it there"
+ACCEPT = "windowmill run --accept-changes"
+#: No batch reads these two tables, so a pipeline can go on without their contents.
+EXPENDABLE = ("quarantine", "quality")
+#: The tables to which a batch commits, in this order; a batch that is held, abandoned or discarded leaves some out.
+ORDER = ("quality", "sink", "quarantine", "state")
+
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
@@ -277,14 +284,6 @@ def _note(info: Mapping[str, Any]) -> Mapping[str, Any]:
     except ValueError:
         return {}
     return note if isinstance(note, dict) and ("generation" in note or "windowmill" in note) else {}
-
-
-REBUILD = "restore the folder from a copy, or give the pipeline a new sink and backfill it there"
-ACCEPT = "windowmill run --accept-changes"
-#: No batch reads these two tables, so a pipeline can go on without their contents.
-EXPENDABLE = ("quarantine", "quality")
-#: The tables to which a batch commits, in this order; a batch that is held, abandoned or discarded leaves some out.
-ORDER = ("quality", "sink", "quarantine", "state")
 
 
 def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> None:

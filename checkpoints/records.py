@@ -58,6 +58,20 @@ FAN, LAST_LEVEL = 32, 2
 _MERGED_FILES = 2_048
 #: Maximum number of characters of record bodies in a merged file, unless a single record has more.
 _MERGED_CHARACTERS = 16 << 20
+#: Number of newest batches read when the ledger is opened.
+TAIL_BATCHES = 8
+#: Attempts at an append that concurrent merges or vacuums make fail.
+_ATTEMPTS = 5
+#: Hours for which files superseded by a merge are kept for readers of older versions; a read takes seconds.
+RETENTION_HOURS = 24
+#: Each load reads the last Delta log checkpoint and the entries after it; older entries are redundant and only slow down listing.
+CONFIGURATION = {
+    "delta.checkpointInterval": "50",
+    "delta.logRetentionDuration": "interval 1 days",
+    "delta.deletedFileRetentionDuration": "interval 1 days",
+}
+_NUMBER = attrgetter("number")
+_FAILURES = (DeltaError, pa.ArrowException, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,22 +278,6 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     instants = column.type == _AT
     values: list[Any] = (column.cast(pa.int64()) if instants else column).to_pylist()
     return [value if value is None else _EPOCH + timedelta(microseconds=value) for value in values] if instants else values
-
-
-#: Number of newest batches read when the ledger is opened.
-TAIL_BATCHES = 8
-#: Attempts at an append that concurrent merges or vacuums make fail.
-_ATTEMPTS = 5
-#: Hours for which files superseded by a merge are kept for readers of older versions; a read takes seconds.
-RETENTION_HOURS = 24
-#: Each load reads the last Delta log checkpoint and the entries after it; older entries are redundant and only slow down listing.
-CONFIGURATION = {
-    "delta.checkpointInterval": "50",
-    "delta.logRetentionDuration": "interval 1 days",
-    "delta.deletedFileRetentionDuration": "interval 1 days",
-}
-_NUMBER = attrgetter("number")
-_FAILURES = (DeltaError, pa.ArrowException, OSError)
 
 
 class DeltaRecords:

@@ -32,6 +32,11 @@ from windowmill.windowing.columnar.rows import are_among
 from windowmill.windowing.errors import LedgerCorruptError
 
 _BATCH, _END = "batch", "window_end"
+_JSON, _KEYS = "_json", b"windowmill.keys"
+#: What the name of a manifest without bounds has at its end.
+_REDACTED = "-redacted"
+#: Texts that stand for a null key in messages and pages.
+_NULLS = ("None", "null")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +102,6 @@ class UndoneFiles:
             published = pc.is_in(numbers, pa.array(self.undo.spared, numbers.type))
             stays = pc.or_(stays, pc.and_(published, pc.less_equal(ends, self.undo.through)))
         return stays.fill_null(True)
-
-
-_JSON, _KEYS = "_json", b"windowmill.keys"
-#: What the name of a manifest without bounds has at its end.
-_REDACTED = "-redacted"
-#: Texts that stand for a null key in messages and pages.
-_NULLS = ("None", "null")
 
 
 @dataclass(frozen=True)

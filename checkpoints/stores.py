@@ -49,6 +49,8 @@ _ANSWERED = re.compile(
     r"|connection (?:reset|closed|refused)|operation lacked",
     re.IGNORECASE,
 )
+#: The file of the record, and the fields of a spec that may name a table of a catalog.
+FILE, FIELDS = "catalog-tables.json", ("source", "sink")
 
 
 def is_local(place: str) -> bool:
@@ -278,10 +280,6 @@ def _codes(err: BaseException | None) -> Iterator[int]:
             yield err.errno
         yield from map(int, _TOLD.findall(str(err)))
         err = err.__cause__ or err.__context__
-
-
-#: The file of the record, and the fields of a spec that may name a table of a catalog.
-FILE, FIELDS = "catalog-tables.json", ("source", "sink")
 
 
 def named(pipeline: Pipeline) -> dict[str, str]:

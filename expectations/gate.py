@@ -38,6 +38,33 @@ _SEE_TABLE = "could not be evaluated; the error is in the quality table, column 
 _MAX_VALUES = 20
 #: … and of those that a log names.
 _MAX_TOLD = 3
+SCHEMA = pa.schema(
+    [
+        pa.field("pipeline", pa.string(), nullable=False),
+        pa.field("generation", pa.string(), nullable=False),
+        pa.field("batch", pa.int64(), nullable=False),
+        pa.field("attempt", pa.string(), nullable=False),
+        pa.field("at", pa.timestamp("us", "UTC"), nullable=False),
+        pa.field("status", pa.string(), nullable=False),
+        pa.field("rule", pa.int32(), nullable=False),
+        pa.field("origin", pa.string(), nullable=False),
+        pa.field("type", pa.string(), nullable=False),
+        pa.field("column", pa.string()),
+        pa.field("arguments", pa.string(), nullable=False),
+        pa.field("severity", pa.string(), nullable=False),
+        pa.field("outcome", pa.string(), nullable=False),
+        pa.field("observed", pa.string()),
+        pa.field("elements", pa.int64()),
+        pa.field("unexpected", pa.int64()),
+        pa.field("message", pa.string(), nullable=False),
+        pa.field("examples", pa.string(), nullable=False),
+        pa.field("values", pa.string()),
+    ]
+)
+#: Columns that hold JSON text.
+JSON_COLUMNS = ("arguments", "observed", "examples", "values")
+#: Greatest length of a stored observation; a rule about distinct values observes all of them.
+_OBSERVED_CHARACTERS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -365,35 +392,6 @@ def _message(rule: Rule, success: bool, elements: int | None, unexpected: int | 
         return f"{unexpected:,} of {elements:,} rows break the rule" if elements is not None else f"{unexpected:,} rows break the rule"
     wanted = {name: value for name, value in rule.arguments.items() if name not in ("column", "column_list")}
     return f"the batch as a whole is outside of {str(wanted)[:200]}" if wanted else "the batch as a whole breaks the rule"
-
-
-SCHEMA = pa.schema(
-    [
-        pa.field("pipeline", pa.string(), nullable=False),
-        pa.field("generation", pa.string(), nullable=False),
-        pa.field("batch", pa.int64(), nullable=False),
-        pa.field("attempt", pa.string(), nullable=False),
-        pa.field("at", pa.timestamp("us", "UTC"), nullable=False),
-        pa.field("status", pa.string(), nullable=False),
-        pa.field("rule", pa.int32(), nullable=False),
-        pa.field("origin", pa.string(), nullable=False),
-        pa.field("type", pa.string(), nullable=False),
-        pa.field("column", pa.string()),
-        pa.field("arguments", pa.string(), nullable=False),
-        pa.field("severity", pa.string(), nullable=False),
-        pa.field("outcome", pa.string(), nullable=False),
-        pa.field("observed", pa.string()),
-        pa.field("elements", pa.int64()),
-        pa.field("unexpected", pa.int64()),
-        pa.field("message", pa.string(), nullable=False),
-        pa.field("examples", pa.string(), nullable=False),
-        pa.field("values", pa.string()),
-    ]
-)
-#: Columns that hold JSON text.
-JSON_COLUMNS = ("arguments", "observed", "examples", "values")
-#: Greatest length of a stored observation; a rule about distinct values observes all of them.
-_OBSERVED_CHARACTERS = 10_000
 
 
 def rows_of(verdict: Verdict, *, pipeline: str, generation: str, batch: int, attempt: str, at: datetime) -> pa.Table:

@@ -14,6 +14,10 @@ from windowmill.windowing.yamltext import VARIABLE
 _ABSENT = object()
 #: Limits on the differences, and on the characters of a value, in a message.
 _MAX_NAMED, _SHOWN = 5, 80
+#: What becomes of a window or an aggregate: ``filled`` is new, or means something else than before.
+Fate = Literal["kept", "filled", "dropped"]
+#: Fields that hold windows and aggregates; a change of any other field of a meaning makes another pipeline.
+FIELDS = ("windows", "aggregates")
 
 
 def describe_difference(before: Mapping[str, Any], now: Mapping[str, Any], actual: Mapping[str, Any]) -> str | None:
@@ -87,12 +91,6 @@ def _shown(value: Any) -> str:
         return "not given"
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-
-
-#: What becomes of a window or an aggregate: ``filled`` is new, or means something else than before.
-Fate = Literal["kept", "filled", "dropped"]
-#: Fields that hold windows and aggregates; a change of any other field of a meaning makes another pipeline.
-FIELDS = ("windows", "aggregates")
 
 
 @dataclass(frozen=True, slots=True)

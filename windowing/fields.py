@@ -25,6 +25,9 @@ from windowmill.windowing.durations import SECOND_US, Duration
 
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,12})?)\s*%")
 _EXPECTED = "expected a percentage such as 1 %, a share from 0 to less than 1, or never"
+_ZERO = Duration()
+#: Microseconds of each unit that counts from 1970.
+TICKS_US = {"us": 1, "ms": 1_000, "s": SECOND_US}
 
 
 class SpecMapping(BaseModel):
@@ -204,11 +207,6 @@ AirflowField = Annotated[
     Annotated[AirflowSettings, Tag("AirflowSettings")] | Annotated[Literal["own"], Tag("str")],
     Discriminator(lambda value: "str" if isinstance(value, str) else "AirflowSettings"),
 ]
-
-
-_ZERO = Duration()
-#: Microseconds of each unit that counts from 1970.
-TICKS_US = {"us": 1, "ms": 1_000, "s": SECOND_US}
 
 
 class Time(SpecMapping):

@@ -49,6 +49,12 @@ MANY_SLICES = 128
 MAX_EDGES = 1 << 16
 #: Nodes that a batch looks up; where it completes so many windows that it needs more, slices are read instead.
 MAX_NODES = 4_096
+#: Edges of a window up to which they are counted one by one; beyond, the sequences of edges are added up.
+_COUNTED_EDGES = 20_000
+#: Neighbouring windows of a grid among which the one with the most slices is searched.
+_WINDOWS = 24
+#: Where edges have no short period, those of some windows are counted from this instant on, and at most so many.
+_SAMPLED_FROM, _SAMPLED_EDGES = to_us(datetime(2024, 1, 1, tzinfo=UTC)), 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,14 +231,6 @@ def cover(low: int, high: int) -> list[tuple[int, int]]:
         nodes.append((level, low >> level))
         low += 1 << level
     return nodes
-
-
-#: Edges of a window up to which they are counted one by one; beyond, the sequences of edges are added up.
-_COUNTED_EDGES = 20_000
-#: Neighbouring windows of a grid among which the one with the most slices is searched.
-_WINDOWS = 24
-#: Where edges have no short period, those of some windows are counted from this instant on, and at most so many.
-_SAMPLED_FROM, _SAMPLED_EDGES = to_us(datetime(2024, 1, 1, tzinfo=UTC)), 1 << 17
 
 
 def grid_of(window: Window) -> WindowGrid:

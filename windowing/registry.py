@@ -21,6 +21,9 @@ from windowmill.windowing.settings import PLUGINS
 
 #: Group of entry points whose values name modules.
 GROUP = "windowmill.plugins"
+T = TypeVar("T")
+#: A notebook or script that is running: its cells may run again, and no other process can import it.
+RUNNING = "__main__"
 
 
 def imported(place: str) -> Any:
@@ -127,12 +130,6 @@ def _import(plugin: Plugin) -> None:
             f"plugin {plugin.module!r}, named by {plugin.named_by}, cannot be imported ({type(err).__name__}: {first_line(err)}); "
             f"correct it, put its folder on PYTHONPATH, {remedy}"
         ) from err
-
-
-T = TypeVar("T")
-
-#: A notebook or script that is running: its cells may run again, and no other process can import it.
-RUNNING = "__main__"
 
 
 class Registry(Mapping[str, T], Generic[T]):

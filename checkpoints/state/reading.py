@@ -35,6 +35,8 @@ from windowmill.windowing.kernels.layout import HIGH
 
 #: The comparisons, by their signs in SQL.
 _COMPARISONS = {"<": operator.lt, "<=": operator.le, "=": operator.eq, ">=": operator.ge, ">": operator.gt}
+#: Size in bytes up to which a table is read whole; that takes about 0.1 s.
+WHOLE_BYTES = 16 << 20
 
 
 class Where(ABC):
@@ -285,10 +287,6 @@ def rows_of(wanted: Wanted) -> Where:
         return begun
     reaching = (ColumnComparison(REACHING, "=", 1) & between(SLICE, low, high) for low, high in wanted.reaching)
     return Either((ColumnComparison(REACHING, "=", 0) & begun, *reaching))
-
-
-#: Size in bytes up to which a table is read whole; that takes about 0.1 s.
-WHOLE_BYTES = 16 << 20
 
 
 def read_whole(

@@ -74,6 +74,15 @@ REWRITE = own_commit("maintenance")
 FEW_ENTRIES, FEW_FILES = 100_000, 64
 #: Size of the files in bytes up to which a table is compacted in memory without a request.
 COMPACTED_BYTES = 1 << 30
+#: Limits on rows and bytes of a file into which successive batches' slices are merged: the merge sorts them in memory.
+SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
+#: Column of a merge beside those of the state, quoted: whether a later batch has superseded the row.
+_SUPERSEDED = '"_ superseded"'
+#: Column beside those of the state in :func:`latest_entries`, quoted; no key column has such a name.
+_AGE = '"_ age"'
+_BUCKET = pa.field(BUCKET, pa.int32())
+#: Columns that separate the parts' rows, or by which rows are read: first, because Delta keeps statistics of the first columns only.
+_LEADING = (BUCKET, KIND, SEQUENCE, SLICE, LEVEL, REACHING, CLOSED, GAP, FIRST, LAST, BATCH)
 
 
 class StateTable:
@@ -226,12 +235,6 @@ def is_scattered(path: str) -> bool:
     return len(files) > FEW_FILES and sum(file["size_bytes"] for file in files) <= COMPACTED_BYTES
 
 
-#: Limits on rows and bytes of a file into which successive batches' slices are merged: the merge sorts them in memory.
-SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
-#: Column of a merge beside those of the state, quoted: whether a later batch has superseded the row.
-_SUPERSEDED = '"_ superseded"'
-
-
 def slice_schema(
     keys: dict[str, pa.DataType],
     layout: Layout,
@@ -379,10 +382,6 @@ def _fit(group: BatchFiles) -> bool:
     return group.rows <= SORTED_ROWS and group.bytes <= SORTED_BYTES
 
 
-#: Column beside those of the state in :func:`latest_entries`, quoted; no key column has such a name.
-_AGE = '"_ age"'
-
-
 class LogTable(StateTable):
     """The log of one pipeline's live rows at ``path``; see :mod:`windowmill.windowing.columnar.keyed`.
 
@@ -482,13 +481,6 @@ def latest_entries(log: str, keys: Sequence[str], where: str) -> str:
     by = ", ".join([f"CASE WHEN {KIND} = '{KEY_ENTRY}' THEN -1 ELSE {NUMBER_OF} END", *map(quoted, keys)])
     ages = f"SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) AS {_AGE} FROM {log} WHERE {where}"
     return f"SELECT * FROM ({ages}) WHERE {_AGE} = 1 AND {KIND} <> '{GONE}'"
-
-
-_BUCKET = pa.field(BUCKET, pa.int32())
-
-
-#: Columns that separate the parts' rows, or by which rows are read: first, because Delta keeps statistics of the first columns only.
-_LEADING = (BUCKET, KIND, SEQUENCE, SLICE, LEVEL, REACHING, CLOSED, GAP, FIRST, LAST, BATCH)
 
 
 def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:

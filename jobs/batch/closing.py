@@ -77,6 +77,12 @@ _STILL_LATE = 0.001
 _MAX_EXAMPLES, _SHOWN = 5, 80
 #: Units of a delay that a person would write; the largest is taken of which the delay has at least three.
 _UNITS = (("day", DAY_US), ("hour", 3_600 * SECOND_US), ("minute", 60 * SECOND_US), ("second", SECOND_US))
+#: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.
+MERGED_EVERY = 16
+#: Runs whose times differ by at most this much count as runs of the same time.
+_SAME_TIME_US = 1_800 * SECOND_US
+#: Number of past batches that are read first.
+_FEW = 64
 
 
 def loss_of(parts: Iterable[pa.RecordBatch], pipeline: Pipeline, *, rows_read: int, seen: int | None, first: bool) -> Loss:
@@ -188,14 +194,6 @@ def _shown(value: Any) -> Any:
         return value
     text = redacted(value)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
-
-
-#: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.
-MERGED_EVERY = 16
-#: Runs whose times differ by at most this much count as runs of the same time.
-_SAME_TIME_US = 1_800 * SECOND_US
-#: Number of past batches that are read first.
-_FEW = 64
 
 
 def import_engine(pipeline: Pipeline) -> None:

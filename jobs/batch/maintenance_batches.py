@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
 _PLACE = ("window", "window_start", "window_end", "trigger", "revision", "batch")
+#: Prefix of the names of savepoints that maintenance makes.
+_PERIODIC = "auto-"
 
 
 @dataclass(frozen=True)
@@ -145,10 +147,6 @@ def _staying(replaced: ReplacedRange, gone: pa.Table) -> Iterator[pa.Table]:
     for rows in rows_of(replaced.table, replaced.files, replaced.schema):
         within = rows.filter(replaced.within(rows))
         yield within.filter(pa.array(~are_among(within, gone, names)))
-
-
-#: Prefix of the names of savepoints that maintenance makes.
-_PERIODIC = "auto-"
 
 
 def _now() -> datetime:

@@ -40,6 +40,18 @@ from windowmill.windowing.layouts import divide
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import LatenessRule
 
+#: Longer than any restatement takes.
+_LONGEST = timedelta(days=7)
+#: What identifies a row of the quarantine: its file and its number in it, or its values as JSON.
+Known = tuple[str, int] | str
+_QUARANTINED = {
+    "row": pa.string(),
+    "reason": pa.string(),
+    "event_time": pa.int64(),
+    "source_file": pa.string(),
+    "source_row": pa.int64(),
+}
+
 
 def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, int], seen: int | None) -> int:
     """The last version of the correction that begins with the versions ``change``.
@@ -103,19 +115,6 @@ def _takes_place(pipeline: Pipeline, new: pa.Table, gone: pa.Table, watermark: i
     np.maximum.at(last, codes[:n], gone.column(TIME).to_numpy())
     times = late.column(TIME).to_numpy()
     return bool(((first[codes[n:]] <= times) & (times <= last[codes[n:]])).any())
-
-
-#: Longer than any restatement takes.
-_LONGEST = timedelta(days=7)
-#: What identifies a row of the quarantine: its file and its number in it, or its values as JSON.
-Known = tuple[str, int] | str
-_QUARANTINED = {
-    "row": pa.string(),
-    "reason": pa.string(),
-    "event_time": pa.int64(),
-    "source_file": pa.string(),
-    "source_row": pa.int64(),
-}
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,21 @@ _TASK_BYTES = 128 << 20
 _RELEASED = 5
 #: Two estimates that differ by less than this are shown as one.
 _ONE_ESTIMATE = 1.5
+History = Annotated[
+    str | None,
+    typer.Option(
+        "--history",
+        help="Of windows that are new or get new values, publish all, none, or those that end after this instant. By default all.",
+        show_default=False,
+    ),
+]
+#: Field that a kept plan has and a spec has not.
+_KEPT = "windowmill_plan"
+#: Exit codes by the status of an answer; 0 for others.
+_CODES = {"changed": SOMETHING_TO_DO, "held": HeldError.exit_code}
+_VERSIONS = re.compile(r"(\d+)(?:\.\.(\d+))?")
+#: What rows of a table are called, by its role.
+_TOLD = {"sink": "results", "state": "state", "quarantine": "quarantine", "held": "held results", "quality": "quality history"}
 
 
 def planned(pipeline: Pipeline, history: int | None, spec: str) -> Answer:
@@ -337,20 +352,6 @@ def _rule_of(rule: Rule) -> tuple[str, str | None, str]:
     return rule.type, rule.column, validations.json_of(rule.arguments)
 
 
-History = Annotated[
-    str | None,
-    typer.Option(
-        "--history",
-        help="Of windows that are new or get new values, publish all, none, or those that end after this instant. By default all.",
-        show_default=False,
-    ),
-]
-#: Field that a kept plan has and a spec has not.
-_KEPT = "windowmill_plan"
-#: Exit codes by the status of an answer; 0 for others.
-_CODES = {"changed": SOMETHING_TO_DO, "held": HeldError.exit_code}
-
-
 def plan(
     spec: Spec,
     out: Annotated[Path | None, typer.Option("--out", help="Keep the plan in this file, for `windowmill apply`.")] = None,
@@ -429,9 +430,6 @@ def _instant(text: str | None, pipeline: Pipeline) -> int | None:
     return None if text == "none" else instant_of("--history", str(text), pipeline)
 
 
-_VERSIONS = re.compile(r"(\d+)(?:\.\.(\d+))?")
-
-
 def restate(
     spec: Spec,
     begin: Annotated[
@@ -490,10 +488,6 @@ def answer_of(pipeline: Pipeline, done: Sequence[CommittedBatch]) -> Answer:
             row["windows_retracted"] = batch.restated.retracted
     lines = [f"{pipeline.pipeline}: batch {batch.plan.batch}: {batch.restated.describe()}" for batch in done if batch.restated is not None]
     return Answer(data, "\n".join(lines))
-
-
-#: What rows of a table are called, by its role.
-_TOLD = {"sink": "results", "state": "state", "quarantine": "quarantine", "held": "held results", "quality": "quality history"}
 
 
 def purge(

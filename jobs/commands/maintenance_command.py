@@ -47,6 +47,10 @@ from windowmill.windowing.spec import Pipeline
 if TYPE_CHECKING:
     from windowmill.checkpoints.savepoints import Savepoint
 
+Action = Literal["create", "list", "restore", "drop"]
+#: Fields of an entry that ``--json`` shows; the others are facts about files.
+_SHOWN = ("name", "created_at", "batch", "to_version", "size")
+
 
 @dataclass(frozen=True, slots=True)
 class TableMaintenance:
@@ -222,11 +226,6 @@ def maintain_command(
     """Drop expired slices, compact and vacuum the pipeline's own tables."""
     fold = None if fold_revisions is None else duration_of("--fold-revisions", fold_revisions)
     show(maintain(load_pipeline(spec), new_progress(), now=now, fold=fold), as_json)
-
-
-Action = Literal["create", "list", "restore", "drop"]
-#: Fields of an entry that ``--json`` shows; the others are facts about files.
-_SHOWN = ("name", "created_at", "batch", "to_version", "size")
 
 
 def savepoint_of(pipeline: Pipeline, progress: Progress, action: Action, name: str | None, accepted: Acceptance) -> Answer:

@@ -77,6 +77,8 @@ _PLAIN: Mapping[str, str] = {
     "entries superseded": "entries no longer needed",
     "entries unfinished": "entries of an unfinished batch",
 }
+#: Facts about the whole table, which are the same in all views.
+_SHARED = ("next_batch", "version", "files", "bytes", "entries", "keys", "emitted_through")
 
 
 class View(ABC):
@@ -495,10 +497,6 @@ def _with_bounds(fragments: Sequence[Mapping[str, Any]], limits: SessionLimits) 
     for piece in pieces:
         start, last = piece[0]["first"], piece[-1]["last"]
         yield from ((start, start + min(last + limits.gap - start, limits.longest), fragment) for fragment in piece)
-
-
-#: Facts about the whole table, which are the same in all views.
-_SHARED = ("next_batch", "version", "files", "bytes", "entries", "keys", "emitted_through")
 
 
 def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:

@@ -28,6 +28,9 @@ _NAMES = {
     DOUBLE: "double", DATE: "date", INSTANT: "timestamp", LOCAL_TIME: "timestamp_ntz", INTERVAL: "interval day to second",
     MONTHS: "interval year to month", BINARY: "binary",
 }  # fmt: skip
+Mask = npt.NDArray[np.bool_]
+#: What a function over arrays gives: values, and where it fails if it can.
+Computed: TypeAlias = "pa.Array | tuple[pa.Array, Mask | None]"
 
 
 def name_of(kind: pa.DataType) -> str:
@@ -114,11 +117,6 @@ def common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 def common_of(kinds: Iterable[pa.DataType]) -> pa.DataType | None:
     """:func:`common` of any number of types."""
     return reduce(lambda one, other: None if one is None else common(one, other), kinds, NULL)
-
-
-Mask = npt.NDArray[np.bool_]
-#: What a function over arrays gives: values, and where it fails if it can.
-Computed: TypeAlias = "pa.Array | tuple[pa.Array, Mask | None]"
 
 
 class OutsideError(Exception):

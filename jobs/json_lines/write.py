@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from windowmill.windowing.columnar.results import Column
 
 _YEAR = re.compile(r"^-?\d+")
+#: Rows joined at once: the text has tens of megabytes, so the allocator can reuse its memory for each block.
+_BLOCK_ROWS = 100_000
+#: Range of magnitudes, [least, greatest), of which Arrow writes floats as Python does.
+_PLAIN = (1e-4, 1e9)
 
 
 def takes(kinds: Iterable[pa.DataType]) -> bool:
@@ -116,12 +120,6 @@ _FORMS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] =
     (pa.types.is_decimal, str),
     (pa.types.is_binary, lambda value: f'"{base64.b64encode(value).decode()}"'),
 )
-
-
-#: Rows joined at once: the text has tens of megabytes, so the allocator can reuse its memory for each block.
-_BLOCK_ROWS = 100_000
-#: Range of magnitudes, [least, greatest), of which Arrow writes floats as Python does.
-_PLAIN = (1e-4, 1e9)
 
 
 def result_lines(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline) -> Iterator[bytes | pa.Buffer]:

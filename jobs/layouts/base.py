@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from windowmill.windowing.layouts import StateLayout
     from windowmill.windowing.slicing.edges import WindowGrid
 
+New = TypeVar("New")
+#: Number of rows that this process advances together. More are divided by key into shares, so that the memory of one serves the next.
+SHARE_ROWS = 1 << 17
+
 
 @dataclass(frozen=True)
 class PartResult:
@@ -248,9 +252,6 @@ class Part(Protocol):
         ...
 
 
-New = TypeVar("New")
-
-
 @dataclass(frozen=True, slots=True)
 class BatchSurvey(Generic[New]):
     """What the survey of a batch finds.
@@ -274,10 +275,6 @@ class BatchSurvey(Generic[New]):
 def emits_within_range_only(batch: Input, parts: Sequence[Part]) -> bool:
     """Whether a backfill emits no windows that end after its range; it has to emit them where late rows may have counted in them."""
     return batch.pipeline.time.watermark != "max_event_time" or not any(part.may_emit_past_range for part in parts)
-
-
-#: Number of rows that this process advances together. More are divided by key into shares, so that the memory of one serves the next.
-SHARE_ROWS = 1 << 17
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 #: Greatest number of a commit.
 _MAX_COMMIT = (1 << 62 - COMMIT_SHIFT) - 1
+#: Columns of a new row that decide whether it is too late.
+JUDGED_BY = pa.schema([*((name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, CLOSED)), (LATE, pa.bool_())])
 
 
 def starts_of(rows: Sequence[int], commits: Sequence[int], first_row: int = 0) -> Ints:
@@ -80,10 +82,6 @@ def numbers_of(rows: pa.Table, batch: Input) -> Ints:
     counts = np.zeros(int(file.max()) + 1 if len(file) else 0, np.int64)
     np.maximum.at(counts, file, row + 1)
     return np.asarray(starts_of(counts.tolist(), batch.commits, batch.first_row)[file] + row, np.int64)
-
-
-#: Columns of a new row that decide whether it is too late.
-JUDGED_BY = pa.schema([*((name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, CLOSED)), (LATE, pa.bool_())])
 
 
 def seen_after(rows: pa.Table, seen: int | None) -> int | None:

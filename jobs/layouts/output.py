@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 #: The table that rows are for: ``retracted`` are rows of the sink that retract windows; ``refused`` are numbers of refused rows, which only
 #: this batch reads.
 Role = Literal["sink", "retracted", "state", "quarantine", "refused"]
+#: Number of rows by kind: slices and nodes over them, nodes of FlatFAT trees (leaves included), and what else the state holds.
+Restored = Mapping[str, int]
+SLICES, SLICE_NODES, FLATFAT, OTHERS = "slices", "slice_nodes", "flatfat_nodes", "others"
+#: Columns of a row to quarantine: the sentence about the condition that fails on it, and the row as JSON.
+FAILURE, JSON = "_failure", "_json"
 
 
 @returnable
@@ -127,11 +132,6 @@ def check_balance(batch: TableInput, counts: Counts) -> None:
         )
 
 
-#: Number of rows by kind: slices and nodes over them, nodes of FlatFAT trees (leaves included), and what else the state holds.
-Restored = Mapping[str, int]
-SLICES, SLICE_NODES, FLATFAT, OTHERS = "slices", "slice_nodes", "flatfat_nodes", "others"
-
-
 def restored_kinds(stored: pa.Table | None) -> Restored:
     """The rows of one part that this process, or a task, has restored, by kind; without kinds that it has none of."""
     if stored is None or not stored.num_rows:
@@ -145,10 +145,6 @@ def restored_kinds(stored: pa.Table | None) -> Restored:
     n = pc.sum(special).as_py() or 0
     counts = {name: n, OTHERS if name == FLATFAT else SLICES: stored.num_rows - n}
     return {kind: rows for kind, rows in counts.items() if rows}
-
-
-#: Columns of a row to quarantine: the sentence about the condition that fails on it, and the row as JSON.
-FAILURE, JSON = "_failure", "_json"
 
 
 def quarantine_schema(pipeline: Pipeline) -> pa.Schema:

@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.kernels.layout import Layout
 
+#: Columns of :meth:`BoundedWork.outcome`: a result row, or the number of a row that came too late for every window.
+RESULT, REFUSED = "result", "refused"
+#: Greatest number of rows in an Arrow batch that a worker returns.
+_CHUNK_ROWS = 100_000
+
 
 @dataclass(frozen=True)
 class FileScan:
@@ -132,12 +137,6 @@ class FileScan:
     def usable(self, task: int) -> Iterator[pa.RecordBatch]:
         """The usable rows of a task; see :meth:`rows`."""
         return (rows for rows, _ in self.rows(task))
-
-
-#: Columns of :meth:`BoundedWork.outcome`: a result row, or the number of a row that came too late for every window.
-RESULT, REFUSED = "result", "refused"
-#: Greatest number of rows in an Arrow batch that a worker returns.
-_CHUNK_ROWS = 100_000
 
 
 class _Readings(NamedTuple):

@@ -47,6 +47,21 @@ if TYPE_CHECKING:
 
 #: Number of new rows per Spark partition; larger partitions would only take more memory.
 ROWS_PER_PARTITION = 1_000_000
+REFUSED_SCHEMA = pa.schema([(NUMBER_OF, pa.int64())])
+#: Columns of a block: its partition, the bucket of its keys, its rank in order of arrival, its rows as an Arrow stream, and the counts of
+#: :class:`.Lifted`. A block without rows says which partition a task has.
+_PARTITION, _BUCKET, _RANK, _ROWS, _COUNTS = "partition", "bucket", "rank", "rows", "counts"
+_BLOCK = pa.schema(
+    [(_PARTITION, pa.int32()), (_BUCKET, pa.int32()), (_RANK, pa.int64()), (_ROWS, pa.binary()), (_COUNTS, pa.list_(pa.int64()))]
+)
+#: Size of a block. Spark sends a worker as many as 10,000 values at once, however long, but not 2 GiB.
+_BLOCK_BYTES = 100_000
+#: Least number of buckets of all partitions, and the bytes of whole buckets that a task reduces together.
+_BUCKETS, _GROUP_BYTES = 64, 1 << 26
+#: Input of a reduce: map's output for some keys in order of arrival, and the share of the keys that these are.
+Group = tuple[Sequence[Lifted], Share]
+#: Makes groups of the batches that a worker receives; none if it receives nothing.
+GroupsOf = Callable[[Iterator[pa.RecordBatch]], Iterator[Group]]
 
 
 def partitions_for(n_rows: int, fewest: int) -> int:
@@ -71,9 +86,6 @@ def shuffle_partitions(batch: Input, spark: SparkSession) -> int:
     if batch.size_bytes is None or not is_short_run(batch.size_bytes):
         return configured
     return min(configured, max(2, access_to(spark).cores()))
-
-
-REFUSED_SCHEMA = pa.schema([(NUMBER_OF, pa.int64())])
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,23 +196,6 @@ def read_files(table: str, files: Iterable[DataFile], columns: Sequence[str] | N
     for file in files:
         with pq.ParquetFile(f"{root}/{file.path}", filesystem=fs) as opened:
             yield from opened.iter_batches(columns=None if columns is None else list(columns), use_threads=False)
-
-
-#: Columns of a block: its partition, the bucket of its keys, its rank in order of arrival, its rows as an Arrow stream, and the counts of
-#: :class:`.Lifted`. A block without rows says which partition a task has.
-_PARTITION, _BUCKET, _RANK, _ROWS, _COUNTS = "partition", "bucket", "rank", "rows", "counts"
-_BLOCK = pa.schema(
-    [(_PARTITION, pa.int32()), (_BUCKET, pa.int32()), (_RANK, pa.int64()), (_ROWS, pa.binary()), (_COUNTS, pa.list_(pa.int64()))]
-)
-#: Size of a block. Spark sends a worker as many as 10,000 values at once, however long, but not 2 GiB.
-_BLOCK_BYTES = 100_000
-#: Least number of buckets of all partitions, and the bytes of whole buckets that a task reduces together.
-_BUCKETS, _GROUP_BYTES = 64, 1 << 26
-
-#: Input of a reduce: map's output for some keys in order of arrival, and the share of the keys that these are.
-Group = tuple[Sequence[Lifted], Share]
-#: Makes groups of the batches that a worker receives; none if it receives nothing.
-GroupsOf = Callable[[Iterator[pa.RecordBatch]], Iterator[Group]]
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from windowmill.jobs.sources.kafka_messages import MessageForm
     from windowmill.jobs.sources.text_files import TextForm
 
+#: Prefix of the caveat of a Delta table that a spec names by a catalog.
+_BY_NAME = "a table of the catalog, read where it lay when a run first asked; "
+
 
 @dataclass(frozen=True, slots=True)
 class AddedFile:
@@ -342,8 +345,6 @@ _DELTA = SourceKind(
     caveat="versions count in the order of the log, and rows of one version are ordered by time and time.tie_break only; runs need the log "
     "and files of versions that they have not read yet, and backfills read the table as it is now",
 )
-#: Prefix of the caveat of a Delta table that a spec names by a catalog.
-_BY_NAME = "a table of the catalog, read where it lay when a run first asked; "
 KINDS: Registry[SourceKind] = Registry("source kind", {"delta": _DELTA, **_FOLDERS, "kafka": _KAFKA})
 
 

@@ -34,6 +34,21 @@ if TYPE_CHECKING:
 
 #: Delta cuts instants to milliseconds.
 CUT_US = 999
+#: Row counts in a commit's operation metrics, as named by Delta for Spark and by delta-rs.
+_CHANGED_ROWS = (
+    "numDeletedRows",
+    "numUpdatedRows",
+    "numTargetRowsInserted",
+    "numTargetRowsUpdated",
+    "numTargetRowsDeleted",
+    "num_deleted_rows",
+    "num_updated_rows",
+    "num_target_rows_inserted",
+    "num_target_rows_updated",
+    "num_target_rows_deleted",
+)
+#: Metadata of a column by which it is found in files.
+_MAPPING = "delta.columnMapping."
 
 
 def file_statistics(added: pa.Table) -> pa.Array:
@@ -85,23 +100,6 @@ def least_instants(stats: str | None, names: Iterable[str]) -> Mapping[str, int]
 
 def _instant(value: object) -> int:
     return value if isinstance(value, int) else to_us(datetime.fromisoformat(str(value)).astimezone(UTC))
-
-
-#: Row counts in a commit's operation metrics, as named by Delta for Spark and by delta-rs.
-_CHANGED_ROWS = (
-    "numDeletedRows",
-    "numUpdatedRows",
-    "numTargetRowsInserted",
-    "numTargetRowsUpdated",
-    "numTargetRowsDeleted",
-    "num_deleted_rows",
-    "num_updated_rows",
-    "num_target_rows_inserted",
-    "num_target_rows_updated",
-    "num_target_rows_deleted",
-)
-#: Metadata of a column by which it is found in files.
-_MAPPING = "delta.columnMapping."
 
 
 def open_delta(settings: Source) -> DeltaSource:

@@ -50,6 +50,34 @@ _COLUMN = re.compile(
 _LETTER = r"[^\r\n\u0080-\U0010ffff]"
 _LETTERS = {"sep": rf"{_LETTER}|\\t", "quote": f"{_LETTER}?", "escape": f"{_LETTER}?"}
 _GLOB = re.compile(r"\\.|\[[!^]?(?:\\.|[^\]\\])+\]|.", re.DOTALL)
+#: A topic, and the number of one of its partitions.
+Partition = tuple[str, int]
+#: Options that every source of topics gives.
+_REQUIRED = {
+    "kafka.bootstrap.servers": "the brokers, as in host:9092",
+    "subscribe": "one topic, or several with commas between them",
+    "schema": "the columns of a message's JSON object, as in 'k STRING, at TIMESTAMP, v DOUBLE'",
+}
+#: Settings of the client, by the names of librdkafka, which a spec gives as ``kafka.<name>``.
+_SETTINGS = (
+    *("bootstrap.servers", "client.id", "client.rack", "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password"),
+    *("sasl.kerberos.service.name", "sasl.kerberos.principal", "sasl.kerberos.keytab"),
+    *("sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope"),
+    "sasl.oauthbearer.token.endpoint.url",
+    *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password", "ssl.endpoint.identification.algorithm"),
+)
+#: Options in addition to ``startingTimestamp``, by Spark's names; those of ``kafka.`` are settings of the client.
+KAFKA_OPTIONS = (*TIME_OPTIONS, "maxOffsetsPerTrigger", "schema", "startingOffsets", "subscribe", *(f"kafka.{name}" for name in _SETTINGS))
+#: Columns that every message has in addition to those of its JSON object.
+OWN_COLUMNS: Mapping[str, pa.DataType] = {
+    "kafka_topic": pa.string(),
+    "kafka_partition": pa.int32(),
+    "kafka_offset": pa.int64(),
+    "kafka_timestamp": pa.timestamp("us", "UTC"),
+    "kafka_key": pa.string(),
+    # The text of a message that is no JSON object; empty for a message without a value.
+    CORRUPT: pa.string(),
+}
 
 
 def folder_problems(settings: Source) -> Iterator[tuple[str, str]]:
@@ -169,38 +197,6 @@ def _declared_type(name: str, precision: str | None, scale: str | None) -> pa.Da
     if name in ("decimal", "dec", "numeric"):
         return pa.decimal128(int(precision or 10), int(scale or 0)) if 0 < int(precision or 10) <= 38 else None
     return _DDL.get(name) if precision is None else None
-
-
-#: A topic, and the number of one of its partitions.
-Partition = tuple[str, int]
-
-#: Options that every source of topics gives.
-_REQUIRED = {
-    "kafka.bootstrap.servers": "the brokers, as in host:9092",
-    "subscribe": "one topic, or several with commas between them",
-    "schema": "the columns of a message's JSON object, as in 'k STRING, at TIMESTAMP, v DOUBLE'",
-}
-#: Settings of the client, by the names of librdkafka, which a spec gives as ``kafka.<name>``.
-_SETTINGS = (
-    *("bootstrap.servers", "client.id", "client.rack", "security.protocol", "sasl.mechanism", "sasl.username", "sasl.password"),
-    *("sasl.kerberos.service.name", "sasl.kerberos.principal", "sasl.kerberos.keytab"),
-    *("sasl.oauthbearer.method", "sasl.oauthbearer.client.id", "sasl.oauthbearer.client.secret", "sasl.oauthbearer.scope"),
-    "sasl.oauthbearer.token.endpoint.url",
-    *("ssl.ca.location", "ssl.certificate.location", "ssl.key.location", "ssl.key.password", "ssl.endpoint.identification.algorithm"),
-)
-#: Options in addition to ``startingTimestamp``, by Spark's names; those of ``kafka.`` are settings of the client.
-KAFKA_OPTIONS = (*TIME_OPTIONS, "maxOffsetsPerTrigger", "schema", "startingOffsets", "subscribe", *(f"kafka.{name}" for name in _SETTINGS))
-
-#: Columns that every message has in addition to those of its JSON object.
-OWN_COLUMNS: Mapping[str, pa.DataType] = {
-    "kafka_topic": pa.string(),
-    "kafka_partition": pa.int32(),
-    "kafka_offset": pa.int64(),
-    "kafka_timestamp": pa.timestamp("us", "UTC"),
-    "kafka_key": pa.string(),
-    # The text of a message that is no JSON object; empty for a message without a value.
-    CORRUPT: pa.string(),
-}
 
 
 def kafka_problems(settings: Source) -> Iterator[tuple[str, str]]:

@@ -42,6 +42,8 @@ _LAST_MS = (1 << 63) // 1_000
 #: Rows of a record batch.
 _BATCH_ROWS = 250_000
 _WHOLE, _DAY = re.compile(r"-?\d{1,18}"), re.compile(r"\d{4}-\d\d-\d\d")
+#: Footers that are read at a time: most of it is waiting for a store.
+_AT_A_TIME = 16
 
 
 class NotPlainError(Exception):
@@ -341,8 +343,6 @@ def status_of(path: str) -> tuple[int, int] | None:
 
 #: The parts that each task reads.
 Tasks = Sequence[Sequence[FilePart]]
-#: Footers that are read at a time: most of it is waiting for a store.
-_AT_A_TIME = 16
 
 
 def number_of_rows(tasks: Tasks) -> int:

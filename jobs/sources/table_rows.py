@@ -45,6 +45,14 @@ if TYPE_CHECKING:
 _BY_SPARK = 1_000_000
 #: For each file with deleted rows, by its path, which rows are left; rows behind the end are.
 Live = Mapping[str, np.ndarray]
+#: Column of a changed row in addition to those asked for: its checksum over the columns that the pipeline uses.
+_OF_ROW = "_of_row"
+#: The column of change data files with the kind of change, and its values for rows that were removed.
+_KIND, _WENT = "_change_type", ("delete", "update_preimage")
+#: A side of a version that changes rows.
+Side = Literal["before", "after"]
+#: Rows that are compared or filtered at a time.
+ROWS_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -213,16 +221,6 @@ class WrittenRows(DeltaSource):
 
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
         return rows_of(spark, with_column(self, {"name": UNREAD, "type": "string", "nullable": True, "metadata": {}}), reading)
-
-
-#: Column of a changed row in addition to those asked for: its checksum over the columns that the pipeline uses.
-_OF_ROW = "_of_row"
-#: The column of change data files with the kind of change, and its values for rows that were removed.
-_KIND, _WENT = "_change_type", ("delete", "update_preimage")
-#: A side of a version that changes rows.
-Side = Literal["before", "after"]
-#: Rows that are compared or filtered at a time.
-ROWS_AT_ONCE = 1_000_000
 
 
 def changed_rows(rows: TableRows, first: int, last: int, columns: Sequence[str], *, only: Side | None = None) -> pa.Table:

@@ -26,6 +26,12 @@ from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
+#: Characters of a text that a sentence shows.
+_SHOWN = 200
+_DAY_US = 86_400_000_000
+#: Greatest distance of a date from 1970 whose microseconds fit into 64 bits.
+_MAX_DAYS = ((1 << 63) - 1) // _DAY_US
+
 
 class Refusal(NamedTuple):
     """What the quarantine says of a row, and what its owner can do; null where that depends on the row, or on others."""
@@ -93,10 +99,6 @@ def remedies_of(reasons: Mapping[str, int], pipeline: Pipeline) -> list[str]:
     """What to do about rows that are quarantined for these ``reasons``, by themselves and not by when they came."""
     fields = {"column": pipeline.time.column, "end": pipeline.time.end}
     return [f"{name}: {each.remedy.format(**fields)}" for name, each in REASONS.items() if each.remedy and reasons.get(name)]
-
-
-#: Characters of a text that a sentence shows.
-_SHOWN = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,11 +201,6 @@ def with_texts(rows: pa.ChunkedArray, unread: pa.ChunkedArray) -> list[str]:
                 row = f"{row[:-1]},{lead}:{held}}}"  # noqa: PLW2901
         found.append(row)
     return found
-
-
-_DAY_US = 86_400_000_000
-#: Greatest distance of a date from 1970 whose microseconds fit into 64 bits.
-_MAX_DAYS = ((1 << 63) - 1) // _DAY_US
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ DIGESTS: Mapping[tuple[str, str], Mapping[str, str]] = {
 
 
 DELTA_VERSION = "4.4.0"
+FETCH_SECONDS = 300
 
 
 class Jar(NamedTuple):
@@ -103,8 +104,6 @@ _DELTA_DIGESTS = {
 DELTA_JARS = tuple(Jar("io.delta", artifact, DELTA_VERSION, digest) for artifact, digest in _DELTA_DIGESTS.items())
 #: Optional.
 S3_JARS = tuple(Jar(group, artifact, version, digest) for (group, version), jars in DIGESTS.items() for artifact, digest in jars.items())
-
-FETCH_SECONDS = 300
 
 
 def jars_folder() -> Path:

@@ -38,6 +38,44 @@ from windowmill.windowing.errors import MachineError
 
 #: How long the end of a command waits for the JVM to answer that it has let go of an object.
 MAX_SECONDS = 1.0
+#: Variables of Spark that the command below respects, or that concern no JVM of ours.
+_KNOWN = {"SPARK_LOCAL_IP", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_CONNECT_MODE_ENABLED", SERVER}
+#: Further variables by which Spark's scripts are configured.
+_CONFIGURED = {"HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS"}
+#: Settings for which the launcher's command has parts that :func:`command` does not write.
+_OTHERS = {"spark.driver.extraLibraryPath", "spark.driver.defaultExtraClassPath", "spark.local.dir", "spark.eventLog.enabled"}
+#: What Spark 4.2's launcher opens to Spark (``JavaModuleOptions``), but for ``--add-modules=jdk.incubator.vector``. Java warns of that
+#: module at each start, and only the linear algebra of MLlib, which no job uses, would be faster by it.
+_MODULES = [
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    *(
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in (
+            "java.lang",
+            "java.lang.invoke",
+            "java.lang.reflect",
+            "java.io",
+            "java.net",
+            "java.nio",
+            "java.util",
+            "java.util.concurrent",
+            "java.util.concurrent.atomic",
+            "jdk.internal.ref",
+            "sun.nio.ch",
+            "sun.nio.cs",
+            "sun.security.action",
+            "sun.util.calendar",
+        )
+    ),
+    "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+    "-Dio.netty.allocator.type=pooled",
+    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
+    "--sun-misc-unsafe-memory-access=allow",
+    "--enable-native-access=ALL-UNNAMED",
+    "-Dderby.connection.requireAuthentication=false",
+]
+LOOK_SECONDS = 0.01
 
 
 def silence_accumulators() -> None:
@@ -84,46 +122,6 @@ def stoppable_collection(gateway: Any) -> Callable[[], None]:
 
     client.garbage_collect_object = garbage_collect_object
     return stop
-
-
-#: Variables of Spark that the command below respects, or that concern no JVM of ours.
-_KNOWN = {"SPARK_LOCAL_IP", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_CONNECT_MODE_ENABLED", SERVER}
-#: Further variables by which Spark's scripts are configured.
-_CONFIGURED = {"HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS"}
-#: Settings for which the launcher's command has parts that :func:`command` does not write.
-_OTHERS = {"spark.driver.extraLibraryPath", "spark.driver.defaultExtraClassPath", "spark.local.dir", "spark.eventLog.enabled"}
-#: What Spark 4.2's launcher opens to Spark (``JavaModuleOptions``), but for ``--add-modules=jdk.incubator.vector``. Java warns of that
-#: module at each start, and only the linear algebra of MLlib, which no job uses, would be faster by it.
-_MODULES = [
-    "-XX:+IgnoreUnrecognizedVMOptions",
-    *(
-        f"--add-opens=java.base/{package}=ALL-UNNAMED"
-        for package in (
-            "java.lang",
-            "java.lang.invoke",
-            "java.lang.reflect",
-            "java.io",
-            "java.net",
-            "java.nio",
-            "java.util",
-            "java.util.concurrent",
-            "java.util.concurrent.atomic",
-            "jdk.internal.ref",
-            "sun.nio.ch",
-            "sun.nio.cs",
-            "sun.security.action",
-            "sun.util.calendar",
-        )
-    ),
-    "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
-    "-Dio.netty.tryReflectionSetAccessible=true",
-    "-Dio.netty.allocator.type=pooled",
-    "-Dio.netty.handler.ssl.defaultEndpointVerificationAlgorithm=NONE",
-    "--sun-misc-unsafe-memory-access=allow",
-    "--enable-native-access=ALL-UNNAMED",
-    "-Dderby.connection.requireAuthentication=false",
-]
-LOOK_SECONDS = 0.01
 
 
 @dataclass(slots=True)

@@ -157,13 +157,6 @@ def _exercise(spark: SparkSession, path: str) -> None:
     spark.sql(f"SELECT max_by(value, at), min(value), avg(value) FROM delta.`{path}`").toPandas()
 
 
-if __name__ == "__main__":
-    try:
-        print(f"sessions start from {record_class_archive()}")
-    except MachineError as problem:
-        sys.exit(str(problem))
-
-
 def shipment_of(pipeline: Pipeline) -> Shipment:
     """The modules that ``pipeline`` names; if it uses a plugin, all plugins."""
     used = plugin_modules(pipeline)
@@ -184,3 +177,10 @@ def start_spark(pipeline: Pipeline, progress: Progress, *, brief: bool = False) 
         spark = spark_session(name, brief=brief, shipment=shipment, say=lambda what: progress.say(f"  {what}"))
         access_to(spark).ship(shipment)
     return spark
+
+
+if __name__ == "__main__":
+    try:
+        print(f"sessions start from {record_class_archive()}")
+    except MachineError as problem:
+        sys.exit(str(problem))

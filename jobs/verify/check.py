@@ -56,6 +56,20 @@ if TYPE_CHECKING:
 #: Most rows of the sampled keys that the reference engine is given for a window; it keeps every row.
 MAX_ROWS = 500_000
 _COMMIT, _COUNT = "_commit", "_count"
+#: How rows were recomputed.
+BY_SQL, BY_REFERENCE = "Spark SQL", "the reference engine"
+#: Origin and type of the rows of the quality table; the number of the rule, after those of a spec.
+ORIGIN, TYPE, RULE = "verify", "verify_published_rows", 1_000_000
+_NO_SQL = "has no form in SQL"
+_NO_WATERMARK = "the end of an interval is its watermark, which the source does not have"
+_OF_EARLIER_SPEC = "an earlier spec published them"
+_TOO_MANY = f"rows of their keys are more than {MAX_ROWS:,}, too many for the reference engine; keys with fewer rows are compared"
+_UNKNOWN_ORDER = (
+    "rows came late, and since then files of the source were rewritten, or windows were recomputed in which no row is late, so which "
+    "windows count them is not known"
+)
+#: Rows that differ whose texts are kept in the quality table, and files that a query leaves out by name.
+_EXAMPLES, _FILES_NAMED = 5, 20
 
 
 def recomputed(
@@ -189,22 +203,6 @@ def _place_of(row: PublishedRow) -> tuple[Any, ...]:
 
 def _place(row: Mapping[str, Any], key: Sequence[Any]) -> tuple[Any, ...]:
     return ranks(key), row["window"], row["window_start"], row["window_end"], row["trigger"]
-
-
-#: How rows were recomputed.
-BY_SQL, BY_REFERENCE = "Spark SQL", "the reference engine"
-#: Origin and type of the rows of the quality table; the number of the rule, after those of a spec.
-ORIGIN, TYPE, RULE = "verify", "verify_published_rows", 1_000_000
-_NO_SQL = "has no form in SQL"
-_NO_WATERMARK = "the end of an interval is its watermark, which the source does not have"
-_OF_EARLIER_SPEC = "an earlier spec published them"
-_TOO_MANY = f"rows of their keys are more than {MAX_ROWS:,}, too many for the reference engine; keys with fewer rows are compared"
-_UNKNOWN_ORDER = (
-    "rows came late, and since then files of the source were rewritten, or windows were recomputed in which no row is late, so which "
-    "windows count them is not known"
-)
-#: Rows that differ whose texts are kept in the quality table, and files that a query leaves out by name.
-_EXAMPLES, _FILES_NAMED = 5, 20
 
 
 @dataclass(frozen=True)

@@ -89,9 +89,6 @@ def build_count_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggrega
     )
 
 
-# ruff: noqa: ARG001 - every lift and every builder has the same arguments, whether or not it needs the position or the types
-
-
 Ranked = tuple[tuple[Any, ...]]
 
 
@@ -145,9 +142,6 @@ def build_bottom_k(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Ran
     return _ranked("bottom_k", spec, types[0], smallest=True)
 
 
-# ruff: noqa: ARG001 - every lift and every builder has the same arguments, whether or not it needs the position or the types
-
-
 #: 2**12 registers: standard error 1.04 / 64 = 1.6 %, 4 KiB a partial once it holds many values, fewer bytes before.
 LOG2_REGISTERS = 12
 
@@ -199,9 +193,6 @@ def build_approx_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggreg
         result="int64",
         accuracy="estimate, with a standard error of 1.6 %",
     )
-
-
-# ruff: noqa: ARG001 - every lift and every builder has the same arguments, whether or not it needs the position or the types
 
 
 #: Most different values that a bounded summary holds exactly, and most buckets beyond. At level 52 a bucket is a sign and an exponent, of

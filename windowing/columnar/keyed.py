@@ -60,6 +60,9 @@ _OWN = {ROW_NUMBER: NUMBER_OF, ROW_TIME: TIME, ROW_UNTIL: UNTIL_OF, ROW_WATERMAR
 ROW, GONE, KEY_ENTRY = "row", "gone", "key"
 #: What comes before the label of a source's column where rows are not alone in their table.
 LIVE_PREFIX = "_row__"
+#: Number of leaves from which each window gets a thread; kernels release the interpreter's lock.
+_THREAD_LEAVES = 50_000
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -325,11 +328,6 @@ def _differ(new: pa.Array, old: pa.Array) -> Bools:
         new, old = (pa.array(column.to_numpy(zero_copy_only=False).view(np.int64)) for column in (new, old))
     unequal = pc.fill_null(pc.not_equal(new, old), False)
     return np.asarray(pc.or_(unequal, pc.xor(new.is_valid(), old.is_valid())).to_numpy(zero_copy_only=False), np.bool_)
-
-
-#: Number of leaves from which each window gets a thread; kernels release the interpreter's lock.
-_THREAD_LEAVES = 50_000
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 MAGIC, VERSION = b"WP", 1
 _HEADER = struct.Struct("<2sHII")
 _LEAST, _GREATEST = -(1 << 63), (1 << 64) - 1
+Objects = npt.NDArray[np.object_]
 
 
 class _Kind(IntEnum):
@@ -314,9 +315,6 @@ def _suffixes(combine: Any, leaves: list[Any]) -> list[Any]:
     for index in range(len(leaves) - 2, -1, -1):
         suffixes[index] = combine(leaves[index], suffixes[index + 1])
     return suffixes
-
-
-Objects = npt.NDArray[np.object_]
 
 
 class StoredObjects:

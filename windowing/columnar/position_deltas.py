@@ -50,6 +50,10 @@ from windowmill.windowing.slicing.policy_settings import PolicySettings, delta_o
 #: Levels from a stored node to its parts. A tuple that leaves changes one node on each level, whose 16 parts are read. More parts would be
 #: more rows to read, more levels more rows to write.
 STRIDE = 4
+#: Number of blocks of a key that :func:`_codes` distinguishes.
+_BLOCKS = np.int64(1) << 40
+#: Lines of work that are listed before they are carried out; more if one total needs more.
+_LISTED = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -217,10 +221,6 @@ class Cover:
         return cls(np.setdiff1d(np.flatnonzero(top | (above >= 0)), split), split)
 
 
-#: Number of blocks of a key that :func:`_codes` distinguishes.
-_BLOCKS = np.int64(1) << 40
-
-
 @dataclass(frozen=True)
 class _Leaves:
     """The leaves below nodes of level ``STRIDE`` that a batch splits, and those below no stored node.
@@ -325,10 +325,6 @@ def sequence_nodes(name: str, stored: pa.Table, codes: Ints, known: StoredSequen
     """The restored nodes of the sequence ``name`` that have live tuples, and their key indices."""
     rows = live_nodes(name, stored, codes, known.scalar(HEAD))
     return stored.take(pa.array(rows)), codes[rows]
-
-
-#: Lines of work that are listed before they are carried out; more if one total needs more.
-_LISTED = 1 << 14
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,19 @@ POSITION, FIRST, ABOVE = "_position", "_first", "_above"
 #: The least level of inner nodes that are stored. Nodes of level 1 would be a third more rows, and spare a window one row at either end.
 LOWEST = 2
 _NONE = np.empty(0, np.int64)
+#: Kinds of rows of the state.
+KEY_ROW, WAITING, NODE = "key", "row", "node"
+#: Columns of rows of every kind: the sequence.
+SEQUENCE = "_sequence"
+#: Columns of a ``key`` row: the watermark through which its tuples were applied, the position of the next tuple, and the first position
+#: that a window holds, and how many tuples wait. It also has ``DUE``, and ``NUMBER_OF`` and ``TIME`` of the last applied tuple.
+THROUGH, NEXT, HEAD, QUEUED = "_through", "_next", "_head", "_queued"
+#: Scalars of a key in a window, in addition to ``STATE``: the base of its delta if it is no integer, and its first position.
+BASE, FRONT = "float_base", "front"
+#: Columns that only pipelines with windows that evict by a delta have: the number of live tuples of a key, or below a node; and for a node
+#: the least value of these in the delta's column, as an integer or as a float; null if none has one.
+LIVE, LEAST, FLOAT_LEAST = "_live", "_least", "_float_least"
+_SCALARS = {**dict.fromkeys(STATE, pa.int64()), BASE: pa.float64(), FRONT: pa.int64()}
 
 
 def level_above(level: Ints) -> Ints:
@@ -241,21 +254,6 @@ def _all_there(places: Ints) -> Ints:
     if missing:
         raise StateCorruptError(f"state: {missing} nodes of windows that are still open are missing; rebuild it from the source")
     return places
-
-
-#: Kinds of rows of the state.
-KEY_ROW, WAITING, NODE = "key", "row", "node"
-#: Columns of rows of every kind: the sequence.
-SEQUENCE = "_sequence"
-#: Columns of a ``key`` row: the watermark through which its tuples were applied, the position of the next tuple, and the first position
-#: that a window holds, and how many tuples wait. It also has ``DUE``, and ``NUMBER_OF`` and ``TIME`` of the last applied tuple.
-THROUGH, NEXT, HEAD, QUEUED = "_through", "_next", "_head", "_queued"
-#: Scalars of a key in a window, in addition to ``STATE``: the base of its delta if it is no integer, and its first position.
-BASE, FRONT = "float_base", "front"
-#: Columns that only pipelines with windows that evict by a delta have: the number of live tuples of a key, or below a node; and for a node
-#: the least value of these in the delta's column, as an integer or as a float; null if none has one.
-LIVE, LEAST, FLOAT_LEAST = "_live", "_least", "_float_least"
-_SCALARS = {**dict.fromkeys(STATE, pa.int64()), BASE: pa.float64(), FRONT: pa.int64()}
 
 
 class PositionState:

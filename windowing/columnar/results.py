@@ -26,6 +26,9 @@ from windowmill.windowing.watermark import BEFORE
 
 #: A result column: Arrow values, or Python objects where they have no common type.
 Column: TypeAlias = "pa.Array | list[Any]"
+_NAMED = {"int64": pa.int64(), "float64": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
+#: Result type of a user's aggregate that does not declare one (attribute ``result``): JSON text.
+_ANYTHING = pa.string()
 
 
 class ResultTable(Sequence[Mapping[str, Any]]):
@@ -77,11 +80,6 @@ def key_ranks(keys: pa.Table) -> Ints:
     ranks = np.empty(keys.num_rows, np.int64)
     ranks[np.lexsort(sorting)] = np.arange(keys.num_rows)
     return ranks
-
-
-_NAMED = {"int64": pa.int64(), "float64": pa.float64(), "string": pa.string(), "bool": pa.bool_()}
-#: Result type of a user's aggregate that does not declare one (attribute ``result``): JSON text.
-_ANYTHING = pa.string()
 
 
 def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:

@@ -61,6 +61,7 @@ REVISION = "_revision"
 #: Columns of a fragment where sessions have a greatest size: this size, null for those that have none; and whether the fragment is closed,
 #: and is there to supersede others.
 LONGEST, GONE = "_longest", "_gone"
+_NONE = np.empty(0, np.int64)
 
 
 def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Layout) -> pa.Schema:
@@ -433,9 +434,6 @@ class MergedSessions:
     def _objects(self) -> Objects:
         """The objects of each part's partial."""
         return self.stage.objects.with_nodes(self.stage.objects.read(self.fragments.table), self.node_offsets, self.members)
-
-
-_NONE = np.empty(0, np.int64)
 
 
 def cut(stage: SessionStage, fragments: Fragments) -> MergedSessions:

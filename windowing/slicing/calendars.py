@@ -38,6 +38,14 @@ _MONTH_US = 146_097 * DAY_US // 4_800
 #: Bound on how far a calendar step is from the mean of its length times its number: months are up to 4 days ahead or behind, and a zone's
 #: offset from UTC changes by up to 2 days.
 _SLACK_US = 6 * DAY_US
+#: Windows of a block, where a step has no more of its own.
+_BLOCK = 256
+#: Blocks, and unions of blocks, that a process remembers of all grids.
+_BLOCKS, _UNIONS = 2_048, 32
+#: Windows up to which those that end in a span are counted one by one.
+_COUNTED = 1 << 16
+#: Bound on how much earlier or later than by its mean length a window ends: changes of clocks, a day that is skipped.
+_CLOCKS_US = 2 * DAY_US
 
 
 def zone_named(name: str | None) -> ZoneInfo:
@@ -138,16 +146,6 @@ class Steps:
                 instants.add(instant)
             k += 1
         return sorted(instants)
-
-
-#: Windows of a block, where a step has no more of its own.
-_BLOCK = 256
-#: Blocks, and unions of blocks, that a process remembers of all grids.
-_BLOCKS, _UNIONS = 2_048, 32
-#: Windows up to which those that end in a span are counted one by one.
-_COUNTED = 1 << 16
-#: Bound on how much earlier or later than by its mean length a window ends: changes of clocks, a day that is skipped.
-_CLOCKS_US = 2 * DAY_US
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,11 @@ from windowmill.windowing.slicing.custom_slicer import OWN_PREFIX, FunctionProgr
 from windowmill.windowing.slicing.leaves import BatchEffect, Engine, Leaves, Windows, earliest
 from windowmill.windowing.watermark import BEFORE, Clock, commits_of
 
+_NONE = np.empty(0, np.int64)
+_SHOWN = pa.list_(pa.struct([("revision", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("numbers", pa.list_(pa.int64()))]))
+#: The cells of a row by column.
+Cells = Mapping[str, Any]
+
 
 class Version(NamedTuple):
     """One version of a window: its bounds and the leaf indices of its rows."""
@@ -306,14 +311,6 @@ def _last_revision(number: int, version: Version, window: Version) -> int:
     """The last revision under which ``version`` was emitted, as far as it counts for ``window``: its retraction has the window's bounds."""
     same = (version.start, version.end) == (window.start, window.end)
     return number if number >= 0 else ~number + same
-
-
-_NONE = np.empty(0, np.int64)
-_SHOWN = pa.list_(pa.struct([("revision", pa.int64()), ("start", pa.int64()), ("end", pa.int64()), ("numbers", pa.list_(pa.int64()))]))
-
-
-#: The cells of a row by column.
-Cells = Mapping[str, Any]
 
 
 class RevisedSlicer:

@@ -20,6 +20,9 @@ from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.fields import Column, Condition, Name, Number, PositiveDuration, SpecMapping
 from windowmill.windowing.registry import Registry
 
+Kind = Literal["count", "time", "delta", "punctuation"]
+_KINDS: tuple[Kind, ...] = ("count", "time", "delta", "punctuation")
+
 
 @dataclass(frozen=True, slots=True)
 class ColumnUse:
@@ -218,10 +221,6 @@ def _candidates(value: object) -> tuple[type[Window], ...]:
 def _adapter(types: tuple[type[Window], ...]) -> TypeAdapter[Window]:
     union: Any = reduce(or_, types)
     return TypeAdapter(Annotated[union, Field(discriminator="type")])
-
-
-Kind = Literal["count", "time", "delta", "punctuation"]
-_KINDS: tuple[Kind, ...] = ("count", "time", "delta", "punctuation")
 
 
 @dataclass(frozen=True, slots=True)
