@@ -1,4 +1,8 @@
-"""The protocol's view of a pipeline's own Delta tables, and their comparison with the ledger."""
+"""A pipeline's own Delta tables as the protocol has them, and their comparison with the ledger. No JVM.
+
+The protocol asks a table for its id and version, for the commits of batches, and for later changes by others. The comparison checks that
+each table is the one that the last batch left, and that nobody else has changed its rows since.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +41,7 @@ from windowmill.windowing.errors import (
     first_line,
 )
 
+#: Remedies, for messages.
 REBUILD = "restore the folder from a copy, or give the pipeline a new sink and backfill it there"
 ACCEPT = "windowmill run --accept-changes"
 #: No batch reads these two tables, so a pipeline can go on without their contents.

@@ -1,9 +1,5 @@
 """The commit protocol that makes each batch exactly-once: files first, one record, then one commit to each table.
 
-The ledger's fence already lets only one of two writers commit. The lease saves the other the wasted work, and protects commits of two JVMs
-on a local file system, between which Delta itself has no mutual exclusion: it is a lock on the pipeline's folder, which the kernel releases
-even after ``kill -9``. In object storage the fence rests on conditional writes, so a store without them is refused.
-
 1. Before a batch is planned, :func:`publish_pending` makes the missing commits of the last recorded batch, and the pipeline's tables are
    compared with the ledger (:mod:`windowmill.checkpoints.own_tables`).
 2. The batch is computed into data files, which no table contains yet, and validated. A crash up to here leaves only these files.
@@ -13,6 +9,11 @@ even after ``kill -9``. In object storage the fence rests on conditional writes,
    does; nothing is computed again. The files of a held batch wait for a ruling (:func:`rule`).
 
 The same code runs on Delta tables and, in the simulator, on in-memory tables.
+
+Of two writers of a pipeline, the ledger's fence lets only one commit. The lease (:func:`lease`) saves the other the wasted work, and
+protects commits of two JVMs on a local file system, between which Delta itself has no mutual exclusion. It is a lock on the pipeline's
+folder, which the kernel releases even after ``kill -9``. In object storage the fence rests on conditional writes, so a store without them
+is refused (:func:`check_conditional_writes`).
 """
 
 from __future__ import annotations

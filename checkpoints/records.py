@@ -281,7 +281,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 
 
 class DeltaRecords:
-    """Records in the Delta table at ``path``; as :class:`windowmill.checkpoints.records.RecordStore`."""
+    """Records in the Delta table at ``path``; as :class:`RecordStore`."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,7 +1,7 @@
-"""Takes rows out of a pipeline's tables: those of later batches, or of some keys.
+"""Takes rows out of a pipeline's tables, without a JVM: those of later batches (a restoration), or those of some keys (a purge).
 
-Purged keys are in a file in the ledger's folder until every table is rid of them: a commit may have to look for their rows again, and the
-ledger must not name them.
+A purge also removes the bounds of files, which may name a key, from the ledger. Its keys are in a file in the ledger's folder until every
+table is rid of them: a commit may have to look for their rows again, and the ledger must not name them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """Opens tables, files and folders at a place: a path on this machine, or the URI of object storage (``s3://``, ``gs://``, ``abfss://``).
 
-All access goes through delta-rs's client of the store, so one set of credentials serves tables, logs, data files and pages. It takes
-them from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ``AWS_PROFILE``, instance roles, …), or from the
-``storage_options`` of a spec, which :func:`use_options` registers. A full disk, and a place that must not be written, are recognized in the
-errors of all libraries.
+All access goes through delta-rs's client of the store, so one set of credentials serves tables, logs, data files and pages. It takes them
+from the environment (``AWS_ACCESS_KEY_ID``, ``AWS_ENDPOINT_URL``, ``AWS_PROFILE``, instance roles, …), or from the ``storage_options`` of a
+spec, which :func:`use_options` registers. A full disk, and a place that must not be written, are recognized in the errors of all libraries.
+
+A spec may name a table by a catalog. Spark is asked once for the place of that table, and :func:`record` writes the answer to a file in the
+pipeline's folder. From then on :func:`located` finds the place without a JVM.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ _ANSWERED = re.compile(
     r"|connection (?:reset|closed|refused)|operation lacked",
     re.IGNORECASE,
 )
-#: The file of the record, and the fields of a spec that may name a table of a catalog.
+#: The file with the places of tables of catalogs, and the fields of a spec that may name such a table.
 FILE, FIELDS = "catalog-tables.json", ("source", "sink")
 
 
@@ -283,18 +285,18 @@ def _codes(err: BaseException | None) -> Iterator[int]:
 
 
 def named(pipeline: Pipeline) -> dict[str, str]:
-    """The tables of a catalog that the spec names, by field."""
+    """The tables that the spec names by a catalog, by field."""
     tables = {field: getattr(pipeline, field) for field in FIELDS}
     return {field: table.table for field, table in tables.items() if table is not None and table.table is not None}
 
 
 def recorded(pipeline: Pipeline) -> dict[str, str]:
-    """The recorded locations of tables, by name.
+    """The recorded places of tables of catalogs, by the names of the tables.
 
     Raises
     ------
     LedgerError
-        If the record cannot be read.
+        If the file of places cannot be read.
     """
     root = Places.of(pipeline).root
     store = store_of(root)
@@ -309,7 +311,7 @@ def recorded(pipeline: Pipeline) -> dict[str, str]:
 
 
 def record(pipeline: Pipeline, found: Mapping[str, str]) -> None:
-    """Record the locations of tables by name."""
+    """Record the places ``found`` of tables of catalogs, by the names of the tables."""
     root = Places.of(pipeline).root
     make_folder(root)
     with store_of(root).open_output_stream(FILE, buffer_size=1 << 16) as file:
@@ -317,7 +319,7 @@ def record(pipeline: Pipeline, found: Mapping[str, str]) -> None:
 
 
 def located(pipeline: Pipeline) -> Pipeline:
-    """``pipeline`` with the paths of those of its tables whose location is recorded; their ``storage_options`` are registered."""
+    """``pipeline`` with the recorded places of the tables that it names by a catalog; registers their ``storage_options``."""
     tables = named(pipeline)
     if not tables or (pipeline.sink is None and pipeline.checkpoints is None):
         return pipeline

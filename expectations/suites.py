@@ -430,7 +430,7 @@ _INSTEAD = "use unexpected_rows_expectation"
 def type_problems(pipeline: Pipeline, schema: pa.Schema) -> Iterable[tuple[str, str]]:
     """Rules of the spec over columns of types that they do not take, as pairs (field, problem and remedy).
 
-    ``schema`` is that of the result's rows. Rules must be right but for the types (:func:`windowmill.expectations.suites.check_rules`).
+    ``schema`` is that of the result's rows. Rules must be right but for the types (:func:`check_rules`).
     """
     kinds = {field.name: _kind_of(field.type) for field in schema}
     for rule in rules(pipeline):

@@ -1,11 +1,11 @@
 """Texts that are instants: one set of forms, whoever reads them, and the datetime patterns of Spark's readers.
 
-A date; a date and a time of hours, minutes, seconds or up to nine digits of their fraction, of which six count; with a time a zone: ``Z``,
-``UTC``, as BigQuery exports it, or an offset. A time of day, ``now``, ``today`` and the like name no instant: what they would mean changes
-with the clock.
+Without a pattern, a text is a date; or a date and a time of hours, minutes, seconds or up to nine digits of their fraction, of which six
+count. A time may have a zone: ``Z``, ``UTC``, as BigQuery exports it, or an offset. A time of day, ``now``, ``today`` and the like name no
+instant: what they would mean changes with the clock.
 
-A text is read as Spark reads it with the same pattern: it must match as a whole, letters of either case are the same, and fields that the
-pattern lacks are those of 1970-01-01 00:00. What Spark refuses when it parses (names of weekdays, quarters, weeks) is refused here, too.
+By a pattern, a text is read as Spark reads it: it must match as a whole, letters of either case are the same, and fields that the pattern
+lacks are those of 1970-01-01 00:00. What Spark refuses when it parses (names of weekdays, quarters, weeks) is refused here, too.
 
 References
 ----------

@@ -1,4 +1,4 @@
-"""The one state table of a pipeline: which rows are of which part, its compaction, and its replacement by a batch.
+"""The one state table of a pipeline: which part each row belongs to, how it is compacted, and how a batch replaces it.
 
 A row belongs to one part of the pipeline. It has the columns of that part and is null in all others, so its checksum is that of its own
 columns. Files of compacted rows are large; :mod:`windowmill.checkpoints.state.positions` reads few of their row groups.
@@ -271,7 +271,7 @@ def _kept(
 ) -> str:
     """The SQL query for the rows for which ``where`` holds that a later batch may need, and for those of ``before_batch``.
 
-    ``removes`` is as for :func:`.needed_rows`.
+    ``removes`` is as for :func:`needed_rows`.
     """
     live = LIVE in schema.names
     names, keys = ", ".join(map(quoted, schema.names)), keys_of(schema)

@@ -1,8 +1,11 @@
 """Which rows of the state a batch needs, as conditions, and how this process reads a state table's files for them.
 
-With skipping, a flipped bit in a file's footer or in the log's statistics could silently drop rows. Each file is also compared with the
-log: its size, its number of rows, and its first and last batch, bucket and slice. Damage, a table that is missing, and another format are
-reported in one line.
+A condition (:class:`Where`) has three forms: SQL, an expression over Arrow tables, and a test of a file's statistics, by which reads leave
+out files.
+
+A flipped bit in a file's footer, or in the log's statistics, could make a read leave out rows silently. So each file is also compared with
+the log: its size, its number of rows, and its first and last batch, bucket and slice. Damage, a table that is missing, and another format
+are reported in one line.
 """
 
 from __future__ import annotations

@@ -1,7 +1,12 @@
-"""State tables of partials and of live rows: batches append rows, each batch once, and later ones read what they need.
+"""State tables of partials and of live rows: each batch appends rows, once, and later batches read what they need.
 
-Each batch adds one row for each slice of a key that it touches; readers combine the rows of a slice. Nodes over slices are rows of the same
-table. Each batch also adds one row for each open session of a key that it touches; the latest row holds the whole session.
+*Partials.* A batch adds one row for each slice of a key that it touches; readers combine the rows of a slice. Nodes over slices are rows of
+the same table. Of each open session of a key that it touches, a batch adds one row, which holds the whole session and supersedes earlier
+ones.
+
+*Live rows.* They are a log, in which the latest entry of a key or row counts (:mod:`windowmill.windowing.columnar.keyed`).
+
+All parts of a pipeline share one table, with the columns of :func:`joint_schema`.
 """
 
 from __future__ import annotations

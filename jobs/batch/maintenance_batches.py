@@ -1,6 +1,7 @@
 """Batches of maintenance: folds old revisions, makes savepoints of a pipeline, and restores one.
 
-Folding leaves the latest view as it is, and the latest view of the table after the last folded batch or any later one.
+Folding removes rows that later revisions have superseded. The latest view stays as it is, and so does the latest view as of the last folded
+batch or of any later one.
 """
 
 from __future__ import annotations

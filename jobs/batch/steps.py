@@ -393,7 +393,7 @@ class _Steps:
 
 
 def failed_locally(pipeline: Pipeline, batch: int, err: Exception) -> WindowmillError:
-    """As :func:`refused_locally`, because of ``err``; where storage does not answer, which Spark asks, too, the error for that."""
+    """As :func:`.refused_locally`, because of ``err``; where storage does not answer, which Spark asks, too, the error for that."""
     cause = err.__cause__
     if cause is None or not is_unavailable(cause):
         return engine.refused_locally(pipeline, batch, str(err))

@@ -570,7 +570,7 @@ def function_problems(names: set[str]) -> Iterator[str]:
 
 
 _LONGEST = 10_000
-#: Functions of :data:`.CHANGING` that a query may call: a rule may compare results with the time of its run.
+#: Functions of :data:`CHANGING` that a query may call: a rule may compare results with the time of its run.
 _CLOCK = frozenset(
     {"curdate", "current_date", "current_time", "current_timestamp", "current_timezone", "getdate", "localtime", "localtimestamp", "now"}
 )

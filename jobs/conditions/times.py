@@ -445,7 +445,7 @@ def _convert(call: Call) -> Value:
     return _moved(cast(value, LOCAL_TIME), _zone(origin, call.name), _zone(target, call.name))
 
 
-#: Months of an interval's unit; other units are of :data:`.CLOCK`.
+#: Months of an interval's unit; other units are of :data:`CLOCK`.
 _UNITS_MONTHS = {"MONTH": 1, "YEAR": 12}
 _PART = re.compile(r"\s*([+-]?)\s*([0-9]{1,9})(?:\.([0-9]{1,6}))?\s+([A-Za-z]+?)[sS]?(?=\s|$)")
 _INTERVAL_INSTEAD = "whole numbers of years and months, or of weeks, days, hours and less"
@@ -524,7 +524,7 @@ def _time_between(one: pa.Array, other: pa.Array) -> Computed:
 
 _PATTERN = re.compile(r"([A-Za-z])\1*|'(?:[^']|'')*'|[^A-Za-z'#{}\[\]]")
 _FORMAT_INSTEAD = "parts such as yyyy, MMM, dd, HH, mm, ss, SSS or a"
-#: Parts of formats of which texts are read here; other formats are read as :mod:`.instants` does, in the years 1 to 9999.
+#: Parts of formats of which texts are read here; other formats are read as :mod:`windowmill.jobs.instants` does, in the years 1 to 9999.
 _FIELDS = {
     "yyyy": r"(?P<yyyy>[0-9]{4}|\+[0-9]{5,9}|-[0-9]{4,9})",
     "SSS": "(?P<SSS>[0-9]{1,3})",

@@ -201,7 +201,7 @@ def _floats(column: pa.Array) -> pa.Array:
 
 
 def _stamps(column: pa.Array) -> pa.Array:
-    """:func:`iso` of each value. Arrow prints instants as Python does only for years that Python's dates have."""
+    """:func:`.iso` of each value. Arrow prints instants as Python does only for years that Python's dates have."""
     seconds = pc.divide(column, 1_000_000)
     fine = column.cast(pa.timestamp("us")).cast(pa.string())
     if pc.all(pc.equal(pc.multiply(seconds, 1_000_000), column)).as_py():

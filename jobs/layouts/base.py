@@ -1,7 +1,8 @@
-"""The interface of a part: what it reads, which state it wants, how it computes the windows of a batch; and keyed parts.
+"""The interface of a part (what it reads, which state it wants, how it computes a batch), and the base of parts of whole keys.
 
-Parts of whole keys differ in what they store of a key and in how they advance it. How the new rows of a key meet its stored ones is the
-same for all: in this process both are tables, and on Spark one shuffle brings them together (:mod:`windowmill.jobs.schedulers.exchange`).
+Parts of whole keys are sessions, positions and live rows. They differ in what they store of a key and in how they advance it. How the new
+rows of a key meet its stored ones is the same for all: in this process both are tables, and on Spark one shuffle brings them together
+(:mod:`windowmill.jobs.schedulers.exchange`).
 """
 
 from __future__ import annotations

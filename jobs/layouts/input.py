@@ -310,7 +310,7 @@ class TableInput(SourceInput):
         return True
 
     def emission(self, seen: int | None, *, emits_within_range_only: bool = True) -> Emission:
-        """The emission of this batch; see :func:`.emission_of`."""
+        """The emission of this batch; see :func:`emission_of`."""
         return emission_of(self.rule, self.plan, seen, emits_within_range_only=emits_within_range_only)
 
 

@@ -1,7 +1,7 @@
 """The order in which rows arrive, and how they are judged by the watermark at their arrival.
 
-Rows are numbered in order of arrival; the high bits of a number are the number of the row's commit
-(:data:`windowmill.windowing.watermark.COMMIT_SHIFT`).
+Rows are numbered in order of arrival over all batches. The state keeps these numbers, so they are the same on Spark and in this process.
+The high bits of a number are the number of the row's commit (:data:`windowmill.windowing.watermark.COMMIT_SHIFT`).
 """
 
 from __future__ import annotations

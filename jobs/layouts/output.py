@@ -1,4 +1,7 @@
-"""The output of a batch: result rows, state rows, rows in quarantine and counts, and the balance of its rows."""
+"""The output of a batch: result rows, rows of the state, quarantined rows, and counts.
+
+Each row that a batch reads is applied or quarantined, and :func:`check_balance` verifies that the counts say so.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,11 @@
-"""The exchange of a batch on Spark: brings map's output to the one task that reduces a key, and its output to the driver.
-
-A task writes files whose names no other attempt at it uses, and returns their entries. Spark takes the rows of one attempt at each task,
-so the files of the others are never named by a commit: a failing task removes its own, ``windowmill maintain`` those of killed ones.
+"""The exchange of a batch on Spark: brings map's output to the task that reduces a key, and has tasks write what they compute.
 
 Map's output crosses the shuffle in *blocks*, Arrow record batches of one partition each, which Spark copies whole. Where few tasks run at a
 time, it is cheaper if each task reads all rows and keeps those of its own keys. Each task restores the stored rows of its keys itself.
+
+A task writes files whose names no other attempt at it uses. The driver receives their entries and counts, never rows. Spark takes the
+output of one attempt at each task, so the files of the others are never named by a commit: a failing task removes its own, ``windowmill
+maintain`` those of killed ones.
 """
 
 from __future__ import annotations

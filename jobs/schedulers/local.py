@@ -1,4 +1,4 @@
-"""Computes small batches in this process: surveys the new rows, loads each part, and finds the rows that all refuse.
+"""Computes small batches in this process: surveys the new rows, loads each part, and finds the rows that all parts refuse.
 
 A row is too late if some window refuses it and no window counts it. A part whose windows are all on grids neither counts nor refuses a row
 that lies between its windows, so for such parts the grids decide. Every other part refuses the rows that it does not count.

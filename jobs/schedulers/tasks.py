@@ -1,8 +1,8 @@
-"""Computes batches of any size on Spark: numbers the new rows, loads each part, and quarantines what none applied.
+"""Computes batches of any size on Spark: numbers the new rows, loads each part, and quarantines what no part applied.
 
 The watermark at a row's arrival is (greatest event time of the commits before its own) − disorder. One job surveys the files, and gives
 the watermark that each of them finds; only files with a row behind it are read again. Tasks give the rows that they receive their event
-times (:class:`.EventTimes`), and judge by :mod:`.lateness` what the watermark means for them.
+times (:class:`.EventTimes`), and judge what the watermark means for them (:mod:`windowmill.jobs.layouts.lateness`).
 
 To quarantine the rows that no part applied, tasks that read plain files find them first, and then read all columns of the parts that hold
 some. Where only Spark reads rows, it sends those that may be among them, as JSON.
@@ -89,7 +89,7 @@ class NumberedRows:
 
     @classmethod
     def surveyed(cls, arrived: DataFrame, batch: TableInput, *, every: bool = False) -> NumberedRows:
-        """Survey the rows in one Spark job; ``every`` is as of :func:`.files.survey.surveyed`."""
+        """Survey the rows in one Spark job; ``every`` is as of :func:`.file_rows.surveyed`."""
         chosen = arrived.select(FILE, ROW, *map(backquoted, batch.times.columns))
         found = _joined([mapped(chosen, partial(_surveyed, batch.times), _FILES).toArrow()]).sort_by(FILE).to_pylist()
         files, unusable = tuple(each[FILE] for each in found), tuple(each[FILE] for each in found if each["usable"] < each["rows"])

@@ -1,7 +1,7 @@
-"""The interface of a source, a table whose versions add files, the files that a batch reads from it, and the kinds of sources.
+"""The interface of a source, which is a table whose versions add files, and the kinds of sources by their names in a spec.
 
-A kind of source opens the table that a spec names. Planning lists its versions and files without a
-JVM. Spark reads the rows of the files that the plan selects, or this process if they are few and in plain files.
+A kind of source opens the table that a spec names. Planning lists its versions and files without a JVM. Spark reads the rows of the files
+that the plan selects, or this process if they are few and in plain files.
 """
 
 from __future__ import annotations
@@ -372,7 +372,7 @@ def kind_problems(settings: Source) -> Iterator[tuple[str, str]]:
 
 
 def is_located(settings: Source | None) -> bool:
-    """Whether the spec says where its source is, which a table of a catalog does not until a run has probed it up."""
+    """Whether the spec says where its source is, which a table of a catalog does not until a run has found it."""
     if settings is None or settings.format not in KINDS:
         return False
     return settings.path is not None or not KINDS[settings.format].is_located

@@ -1,4 +1,4 @@
-"""The options of sources: folders of files, and Kafka topics. Loads no client of Kafka."""
+"""The options of sources that are folders of files, and of those that are topics of Kafka. Loads no client of Kafka."""
 
 from __future__ import annotations
 

@@ -357,7 +357,7 @@ def number_of_bytes(tasks: Tasks) -> int:
 
 @dataclass(frozen=True, slots=True)
 class CheckedFile:
-    """A file whose columns Arrow reads as Spark does; ``status`` is that of :func:`.status_of`, null if the file cannot change."""
+    """A file whose columns Arrow reads as Spark does; ``status`` is that of :func:`status_of`, null if the file cannot change."""
 
     row_groups: Sequence[RowGroup]
     status: tuple[int, int] | None = None

@@ -4,7 +4,9 @@ A row is known by its file and its number in it. Rows that a deletion vector tak
 
 Changed rows are in the change data files of a version, if it has some. Otherwise they are the rows of the files that it removed which are
 not in the files that it added, and vice versa: rows that were only moved are in both. Two rows are equal if they have equal values in the
-columns that the pipeline uses. Queries of a pipeline's own tables are here, too.
+columns that the pipeline uses.
+
+:func:`queried` gives rows of a pipeline's own tables.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Access(ABC):
 
     @abstractmethod
     def named(self, rows: DataFrame, types: StructType) -> DataFrame:
-        """``rows`` of ``types``, which were given as values, as if they had been named in SQL (:mod:`.column_types`)."""
+        """``rows`` of ``types``, which were given as values, as if they had been named in SQL."""
 
     def has_delta(self) -> bool:
         """Whether the session has Delta's extension, and its classes as far as this process can see them."""

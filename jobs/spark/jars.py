@@ -1,10 +1,11 @@
 """The jars that Spark lacks, fetched once at set-up and used by every session: Delta's, and those that read ``s3://``.
 
-Hadoop names the SDK's bundle, which has 686 MB, as its dependency. The S3 jars are the parts of it that the client loads, at the version
-that it names, less what Spark has. They are optional: runs read plain files and all tables of their own without them.
-
 ``python -m windowmill.jobs.spark.jars`` fetches missing and damaged jars of Delta, with ``--s3`` also those to read ``s3://``; with
 ``--list`` it prints the paths of all that are there, in the form of ``spark-submit --jars``.
+
+The jars that read ``s3://`` are optional: runs read plain files and all tables of their own without them. They are Hadoop's client of S3
+and the parts of the AWS SDK that it loads, less what Spark has. Hadoop's own dependency, at the same version, is the SDK's bundle, which
+has 686 MB.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ DIGESTS: Mapping[tuple[str, str], Mapping[str, str]] = {
 
 
 DELTA_VERSION = "4.4.0"
+#: How long Ivy may take to fetch jars.
 FETCH_SECONDS = 300
 
 
@@ -102,7 +104,7 @@ _DELTA_DIGESTS = {
     "delta-kernel-unitycatalog": "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa",
 }
 DELTA_JARS = tuple(Jar("io.delta", artifact, DELTA_VERSION, digest) for artifact, digest in _DELTA_DIGESTS.items())
-#: Optional.
+#: The jars that read ``s3://``.
 S3_JARS = tuple(Jar(group, artifact, version, digest) for (group, version), jars in DIGESTS.items() for artifact, digest in jars.items())
 
 

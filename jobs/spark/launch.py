@@ -1,13 +1,13 @@
 """Starts the JVM of a session while this process still imports what the session needs, and keeps the connections to it.
 
-A command that has succeeded kills the JVM that it started, and one whose JVM has died learns it from
-its next call.
-
 PySpark starts the JVM by ``bin/spark-submit``: a shell, a Python that looks for Spark, and a JVM that prints the command of the next one,
 all before the JVM that runs Spark. Where only windowmill configures Spark, that last command is known. It is run at once, and PySpark
 connects to its JVM as under ``spark-submit``. Where the environment configures Spark too, PySpark starts the JVM as usual.
 
 Such a JVM has a folder of its own for temporary files. It is killed when this process ends: all that it would still do is to delete them.
+
+A command that has succeeded kills the JVM that it started, and one whose JVM has died learns it from its next call. PySpark and Py4J would
+take the end of a connection for an error and print a traceback (:func:`silence_accumulators`, :func:`stoppable_collection`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from windowmill.windowing.errors import MachineError
 
 #: How long the end of a command waits for the JVM to answer that it has let go of an object.
 MAX_SECONDS = 1.0
-#: Variables of Spark that the command below respects, or that concern no JVM of ours.
+#: Variables of Spark that :func:`command` respects, or that concern no JVM of ours.
 _KNOWN = {"SPARK_LOCAL_IP", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "SPARK_CONNECT_MODE_ENABLED", SERVER}
 #: Further variables by which Spark's scripts are configured.
 _CONFIGURED = {"HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS"}
@@ -75,6 +75,7 @@ _MODULES = [
     "--enable-native-access=ALL-UNNAMED",
     "-Dderby.connection.requireAuthentication=false",
 ]
+#: Interval at which :func:`attach` looks for the port of the JVM.
 LOOK_SECONDS = 0.01
 
 

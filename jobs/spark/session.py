@@ -1,4 +1,4 @@
-"""The Spark session that every job uses: Delta from local jars, UTC, tuned for small commits; and users' modules in it.
+"""The Spark session that every job uses (Delta from local jars, UTC, tuned for small commits), and users' modules on its workers.
 
 ``python -m windowmill.jobs.spark.session`` records the class archive from which later sessions start 4 seconds sooner.
 """

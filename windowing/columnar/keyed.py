@@ -67,7 +67,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class StoredKeys:
-    """State of some keys as read from the log: the tables of :meth:`.KeyedWindows.snapshot`, and the keys' due watermarks."""
+    """State of some keys as read from the log: the tables of :meth:`KeyedWindows.snapshot`, and the keys' due watermarks."""
 
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     due: Ints = field(default_factory=lambda: np.empty(0, np.int64))
@@ -221,7 +221,7 @@ class StateLog:
         Parameters
         ----------
         after
-            Tables of :meth:`~windowmill.windowing.columnar.keyed.KeyedWindows.snapshot`; its keys begin with those of ``before``.
+            Tables of :meth:`KeyedWindows.snapshot`; its keys begin with those of ``before``.
         due
             For each key of ``after``, the watermark from which it has work.
         """

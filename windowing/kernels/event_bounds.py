@@ -1,14 +1,15 @@
 """Windows that the rows of a key begin and end: sessions, snapshots, and count windows.
 
-A row exactly at the end of a session, a gap after its last row, still joins it; the session closes after that instant. A session that is
-split at its greatest size takes no row at its end.
-
-A row whose time lies in closed windows at its arrival (a *suspect*) is judged by the rows that the key held then, and by those that
+*Sessions.* Rows at most a gap apart share a session if they arrived before it was closed. A row exactly at the end of a session, a gap
+after its last row, still joins it; the session closes after that instant. A session that is split at its greatest size takes no row at its
+end. A row whose time lies in closed windows at its arrival (a *suspect*) is judged by the rows that the key held then, and by those that
 arrived with it. Other rows join no closed session, so their arrivals need no replay.
 
-Windows before the last closed point are final: a row that begins before that point counts from it.
+*Snapshots.* They are the spans between neighbouring start and end points of rows, found by a sweep over the points. Those before the last
+closed point are final: a row that begins before that point counts from it.
 
-Start times of closed windows are final: a later row begins, and belongs to, only windows after them.
+*Count windows.* Each holds a number of distinct start times of rows, beginning at one of them. Start times of closed windows are final: a
+later row begins, and belongs to, only windows after them.
 """
 
 from __future__ import annotations
@@ -258,7 +259,7 @@ class RowFlags(NamedTuple):
     Attributes
     ----------
     marks, suspect, accepted
-        As in :func:`windowmill.windowing.kernels.event_bounds.sessions`.
+        As in :func:`sessions`.
     held
         Mask of accepted rows; the kernel adds accepted suspects.
     """

@@ -4,15 +4,18 @@ A key's applied tuples are numbered 0, 1, 2, …. Node (level, begin) is the par
 of 2^level; nodes of level 0 are leaves. A stretch [lo, hi) is made of the greatest nodes that lie within it, at most 2·log2(hi − lo) of
 them. Which these are depends on lo and hi alone, so the result does not depend on how the input is cut into batches.
 
+Where tuples leave from anywhere, a key has a *trie*: one binary tree over its *items*, the partials that its window begins with or takes
+in.
+
 ::
 
     position   0   1   2   3   4   5   6   7        the partial of [0, 4) is one item, tuples 5 and 7 are others
     item      [      a      ]      b       c
     trie               (a ⊕ (b ⊕ c))                the node of [0, 8) holds that of [0, 4) ⊕ that of [4, 8); an empty side costs no combine
 
-A node stands for an aligned stretch [i · 2^l, (i + 1) · 2^l) of positions, and holds the partial of the window's tuples there. Stretches
-that hold the same items are one node. So the order of combining follows from the positions of the window's tuples alone, whatever stretches
-were given as one item.
+A node of the trie covers an aligned stretch [i · 2^l, (i + 1) · 2^l) of positions, and holds the partial of the window's tuples there.
+Stretches that hold the same items are one node. So the order of combining follows from the positions of the window's tuples alone, whatever
+stretches were given as one item.
 
 References
 ----------

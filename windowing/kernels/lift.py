@@ -31,7 +31,7 @@ def condition_column(condition: str) -> str:
 
 
 def lift(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
-    """Lift each row of ``table``, which is sorted by key and (time, tie_break, arrival); returns arenas as :func:`.arenas` does."""
+    """Lift each row of ``table``, which is sorted by key and (time, tie_break, arrival); returns arenas as :func:`arenas` does."""
     n_ints, n_floats = layout.widths()
     ints, floats = np.zeros((table.num_rows, n_ints), np.int64), np.zeros((table.num_rows, n_floats), np.float64)
     for atom, (_, i, f, width, _) in zip(layout.atoms, layout.program(), strict=True):

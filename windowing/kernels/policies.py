@@ -183,7 +183,7 @@ def judge_tuples(settings: Ints, listed: Ints, offsets: Ints, time: Ints, moment
     Parameters
     ----------
     settings, listed
-        As in :class:`~windowmill.windowing.kernels.policies.Rules`.
+        As in :class:`Rules`.
     moment
         Moment of arrival, as in :class:`~windowmill.windowing.kernels.rows.Rows`.
     applied

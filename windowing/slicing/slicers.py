@@ -1,4 +1,4 @@
-"""Slicers of windows that keep live rows: of those whose bounds depend on rows, and the one of a window's type."""
+"""Slicers of windows whose bounds depend on rows (sessions, snapshots, count windows), and the slicer of a window's type."""
 
 from __future__ import annotations
 
