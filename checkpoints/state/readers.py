@@ -26,6 +26,86 @@ _MAX_TABLES = 64
 FEW_ROWS = 4_096
 
 
+class PartialReader(Protocol):
+    """Reads slices or sessions; methods as those of :class:`.PartialTable`."""
+
+    def read(self, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None: ...
+
+
+class PositionReader(Protocol):
+    """Reads windows over positions; methods as those of :class:`.PositionTable`."""
+
+    def read(self, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None: ...
+
+
+class LogReader(Protocol):
+    """Reads live rows; methods as those of :class:`.LogTable`."""
+
+    def read(
+        self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit
+    ) -> pa.Table | None: ...
+
+
+class State(Protocol):
+    """The state of one pipeline."""
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        ...
+
+    @property
+    def holds_nodes(self) -> bool:
+        """Whether it may hold nodes over slices."""
+        ...
+
+    def partials(self, schema: pa.Schema, /) -> PartialReader:
+        """Reads slices, or sessions, with the columns of ``schema``."""
+        ...
+
+    def positions(self, schema: pa.Schema, /) -> PositionReader:
+        """Reads windows over positions, with the columns of ``schema``."""
+        ...
+
+    def log(self, schema: pa.Schema, may_lack: Collection[str], /) -> LogReader:
+        """Reads live rows, with the columns of ``schema``, of which the state may lack some until a batch adds them."""
+        ...
+
+
+@dataclass(frozen=True)
+class DeltaState:
+    """The state table at the path ``name``.
+
+    Attributes
+    ----------
+    check
+        Verifies rows.
+    replaced
+        Whether a batch replaces all rows.
+    only
+        The keys whose rows are read; null for all.
+    """
+
+    name: str
+    check: RowCheck
+    replaced: bool = False
+    only: KeysOfShare | None = None
+
+    @property
+    def holds_nodes(self) -> bool:
+        # This is fixed when the rows are first written.
+        return self.replaced or not is_table(self.name) or has_nodes(self.name)
+
+    def partials(self, schema: pa.Schema, /) -> PartialTable:
+        return PartialTable(self.name, schema, self.check, self.only)
+
+    def positions(self, schema: pa.Schema, /) -> PositionTable:
+        return PositionTable(self.name, schema, self.check, self.only)
+
+    def log(self, schema: pa.Schema, may_lack: Collection[str], /) -> LogTable:
+        return LogTable(self.name, schema, self.check, self.only, may_lack=may_lack)
+
+
 class MemoryState:
     """The rows that batches have appended. Readers check only the limit on rows."""
 
@@ -112,83 +192,3 @@ class MemoryLog(_Reader):
         self.state.drop(self.schema, lambda stored: are_latest(stored, list(keys.values())))
         entries = without_checksums(self._chosen(entries_before(self.schema.names, before_batch)))
         return of_keys(entries, touched, list(keys.values()), watermark) if entries.num_rows <= limit.rows else None
-
-
-class PartialReader(Protocol):
-    """Reads slices or sessions; methods as those of :class:`.PartialTable`."""
-
-    def read(self, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None: ...
-
-
-class PositionReader(Protocol):
-    """Reads windows over positions; methods as those of :class:`.PositionTable`."""
-
-    def read(self, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None: ...
-
-
-class LogReader(Protocol):
-    """Reads live rows; methods as those of :class:`.LogTable`."""
-
-    def read(
-        self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit
-    ) -> pa.Table | None: ...
-
-
-class State(Protocol):
-    """The state of one pipeline."""
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        ...
-
-    @property
-    def holds_nodes(self) -> bool:
-        """Whether it may hold nodes over slices."""
-        ...
-
-    def partials(self, schema: pa.Schema, /) -> PartialReader:
-        """Reads slices, or sessions, with the columns of ``schema``."""
-        ...
-
-    def positions(self, schema: pa.Schema, /) -> PositionReader:
-        """Reads windows over positions, with the columns of ``schema``."""
-        ...
-
-    def log(self, schema: pa.Schema, may_lack: Collection[str], /) -> LogReader:
-        """Reads live rows, with the columns of ``schema``, of which the state may lack some until a batch adds them."""
-        ...
-
-
-@dataclass(frozen=True)
-class DeltaState:
-    """The state table at the path ``name``.
-
-    Attributes
-    ----------
-    check
-        Verifies rows.
-    replaced
-        Whether a batch replaces all rows.
-    only
-        The keys whose rows are read; null for all.
-    """
-
-    name: str
-    check: RowCheck
-    replaced: bool = False
-    only: KeysOfShare | None = None
-
-    @property
-    def holds_nodes(self) -> bool:
-        # This is fixed when the rows are first written.
-        return self.replaced or not is_table(self.name) or has_nodes(self.name)
-
-    def partials(self, schema: pa.Schema, /) -> PartialTable:
-        return PartialTable(self.name, schema, self.check, self.only)
-
-    def positions(self, schema: pa.Schema, /) -> PositionTable:
-        return PositionTable(self.name, schema, self.check, self.only)
-
-    def log(self, schema: pa.Schema, may_lack: Collection[str], /) -> LogTable:
-        return LogTable(self.name, schema, self.check, self.only, may_lack=may_lack)

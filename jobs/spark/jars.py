@@ -24,7 +24,7 @@ from windowmill.jobs.spark.java import find_java
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.settings import IVY_SETTINGS, JARS
 
-#: Group and version -> artifact -> SHA-256 of its jar.
+#: Of the jars that read ``s3://``: group and version -> artifact -> SHA-256 of its jar.
 DIGESTS: Mapping[tuple[str, str], Mapping[str, str]] = {
     ("org.apache.hadoop", "3.5.0"): {
         "hadoop-aws": "66bd9eefb938b1a1657487324b63c13df2d8b17164a1dd24e0ef37b905bc5baa",
