@@ -470,5 +470,5 @@ def rewrite(
 
 
 def _set_schema(table: DeltaTable, schema: DeltaSchema, files: list[AddAction | RemoveAction], **more: Any) -> None:
-    """Have ``files`` take the place of all others, or of those that ``more`` names, and ``schema`` that of the table's."""
+    """Replace all files, or those that ``more`` names, by ``files``, and the schema of the table by ``schema``."""
     table.create_write_transaction(files, "overwrite", schema, commit_properties=own_commit("widen"), **more)

@@ -457,7 +457,7 @@ def refused(table: OwnTable, written: LastWrite, foreign: Change) -> ForeignWrit
 
 @contextmanager
 def reread(ledger: Ledger) -> Iterator[None]:
-    """Read the ledger again before a table is said not to fit it, which is read after it: another run may have gone on since.
+    """Before an error says that a table does not fit the ledger, read the ledger again: another run may have added to both since.
 
     Raises
     ------

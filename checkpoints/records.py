@@ -408,7 +408,7 @@ class DeltaRecords:
         return len(removed) + len(ahead)
 
     def _superseded(self) -> list[str]:
-        """Files of records that the log does not list, as those that count as removed later than now, by a clock that is ahead."""
+        """Files of records that the log does not list. A vacuum leaves those that it takes as removed later than now, by a clock ahead."""
         there = store_of(self._path).get_file_info(pa_fs.FileSelector("", allow_not_found=True))
         return sorted({info.path for info in there if info.path.endswith(".parquet")} - {file.path for file in self._files})
 

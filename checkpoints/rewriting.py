@@ -33,7 +33,7 @@ from windowmill.windowing.errors import LedgerCorruptError
 
 _BATCH, _END = "batch", "window_end"
 _JSON, _KEYS = "_json", b"windowmill.keys"
-#: What the name of a manifest without bounds has at its end.
+#: End of the name of a manifest without bounds.
 _REDACTED = "-redacted"
 #: Texts that stand for a null key in messages and pages.
 _NULLS = ("None", "null")
@@ -196,7 +196,7 @@ class ErasedKeys:
 
 
 def _canonical(value: Any) -> Any:
-    """``value`` of a JSON object, equal for equal keys: −0.0 is 0.0, and a whole number one of a column that has become wider."""
+    """``value`` of a JSON object, equal for equal keys: whole numbers are integers, whatever the type of their column; −0.0 is 0."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -58,7 +58,7 @@ def instant_us(text: str) -> int:
 
 
 def instants(texts: pa.Array) -> pa.Array:
-    """Texts as timestamps in UTC: all with a zone, or all without; raises ``ArrowInvalid`` where each must be looked at."""
+    """Texts as timestamps in UTC: all with a zone, or all without; raises ``ArrowInvalid`` where they must be read one by one."""
     if pc.any(pc.match_substring(texts, "UTC")).as_py():
         texts = pc.replace_substring_regex(texts, _UTC, "Z")
     try:
@@ -92,7 +92,7 @@ def _instant_or_null(text: bytes | None) -> int | None:
 MONTH_NAMES = ["January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November", "December"]
 _SHORT = "|".join(name[:3] for name in MONTH_NAMES)
 _LONG = "|".join(MONTH_NAMES)
-#: A number of any length, up to what 64 bits hold with room to spare.
+#: A number of up to nine digits, which 64 bits hold with room to spare.
 _DIGITS = "[0-9]{1,9}"
 _REGION = r"[A-Za-z][A-Za-z0-9_+-]*(?:/[A-Za-z0-9_+-]+)*"
 
@@ -132,7 +132,7 @@ _FIELDS: dict[str, tuple[str, str]] = {
 }
 for _letter, _name in (("d", "day"), ("H", "hour"), ("k", "hour_24"), ("h", "hour_12"), ("K", "hour_11"), ("m", "minute"), ("s", "second")):
     _FIELDS |= {_letter: (_name, _DIGITS), _letter * 2: (_name, _TWO)}
-#: Letters, for messages, with what they mean.
+#: The letters that patterns may have, for messages.
 _KNOWN = "y M L d D H k h K m s S a X x Z z VV"
 #: Fields of which a text can give one only.
 _ONE_OF = (
@@ -170,7 +170,7 @@ _RANGES = {
 
 
 class PatternError(ValueError):
-    """A pattern that is none, or has letters outside the subset; the message says which, and what is known."""
+    """A text that is no pattern, or has letters that are not read; the message names them, and the letters that are."""
 
 
 @dataclass(frozen=True)

@@ -116,14 +116,14 @@ def _is_unsorted(table: DeltaTable, file: Mapping[str, Any]) -> bool:
 
 
 def search_order(keys: Sequence[str], *, live: bool) -> list[str]:
-    """The sort order in SQL of rows that are searched: some levels after the others, of each stretches of positions, of each the keys.
+    """The sort order in SQL of rows that are searched: by groups of levels, then by stretches of positions, then by keys.
 
     Rows of other parts in the table do not take part. ``live`` is as for :func:`needed_rows`.
     """
     of_keys = [f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {quoted(key)} END" for key in keys]
     levels, stretch = f"{LEVEL} / {NEAR_LEVELS}", f"{POSITION} >> (({LEVEL} / {NEAR_LEVELS} + 1) * {NEAR_LEVELS})"
     if live:
-        # Of windows that evict by a delta, all inner nodes are read, and before leaves, of which any may leave.
+        # Of windows that evict by a delta, all inner nodes are read, and any leaf may leave: inner nodes are one group.
         levels = f"CASE WHEN {LIVE} IS NULL THEN {levels} WHEN {LEVEL} > 0 THEN 1 ELSE 0 END"
         stretch = f"CASE WHEN {LIVE} IS NULL THEN {stretch} END"
     order = [f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {each} END" for each in (levels, stretch)]

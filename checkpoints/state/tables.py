@@ -481,7 +481,7 @@ def are_latest(log: pa.Table, keys: Sequence[str]) -> Bools:
 
 
 def latest_entries(log: str, keys: Sequence[str], where: str) -> str:
-    """The SQL query for the entries of ``log`` that satisfy ``where`` and hold something that no later ones that do have superseded."""
+    """The SQL query for the latest entry of each key and live row, among the entries of ``log`` that satisfy ``where``."""
     # Row numbers identify rows, and key columns identify keys: each partition of the window holds the entries of one row or key.
     by = ", ".join([f"CASE WHEN {KIND} = '{KEY_ENTRY}' THEN -1 ELSE {NUMBER_OF} END", *map(quoted, keys)])
     ages = f"SELECT *, row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) AS {_AGE} FROM {log} WHERE {where}"

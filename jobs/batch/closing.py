@@ -355,9 +355,9 @@ class PastBatches:
     Attributes
     ----------
     rows
-        Gives its own result rows with some columns.
+        Gives the result rows of the batch of ``plan``, with some columns.
     seen
-        The greatest event time through it.
+        The greatest event time through that batch.
     """
 
     runnable: Runnable

@@ -343,7 +343,7 @@ def _chosen_by_filter(
     """The ``columns`` of the rows that versions changed, without those that the filter leaves out; all where only Spark evaluates it.
 
     ``only`` is as of :func:`.changed_rows`.
-    Rows that unread ones of these versions have appended were deleted before, and are delivered again.
+    Rows that unread versions among these have appended were deleted before, and are delivered again; so they are among the rows.
     """
     plain = _filtering(pipeline, rows.source)
     needed = columns if plain is None else plain.needed(columns)

@@ -308,9 +308,9 @@ def _steps(pipeline: Pipeline) -> Iterator[tuple[str, int]]:
 
 
 def _seconds(batches: Sequence[Batch], read: int | None, published: int | None) -> tuple[float | None, float | None]:
-    """Seconds that a batch takes that reads and publishes so many rows, at least and at most, by the batch that has read most.
+    """The least and the most seconds of a batch that reads and publishes so many rows, by the batch that has read most.
 
-    It took so long for its rows read, if all of its time went into these, and for its rows published, if all went into those.
+    The two estimates take all of that batch's time to have gone into the rows that it read, or into those that it published.
     """
     largest = max((batch.outcome for batch in batches), key=lambda outcome: outcome.counts.rows_read, default=None)
     if read is None or largest is None or not largest.counts.rows_read:
@@ -324,7 +324,7 @@ def _seconds(batches: Sequence[Batch], read: int | None, published: int | None) 
 
 
 def _tasks(runnable: Runnable, found: Application, batches: Sequence[Batch]) -> int:
-    """How many tasks of Spark the batch takes at least: as many as any batch has taken, which has read no more than this one."""
+    """How many tasks of Spark the batch takes at least: no fewer than any earlier batch, none of which has read more."""
     if engine.compute_of(runnable.pipeline) == "local":
         return 0
     try:

@@ -60,7 +60,7 @@ class Facts:
     #: Number of those among the newest that a restoration has undone.
     undone: int
     last_advance: Batch | None
-    #: When the newest batch of those that have ended did.
+    #: When the newest of the batches that have ended did so.
     last_ended: datetime | None
     freshness: Freshness
     totals: Totals

@@ -97,7 +97,7 @@ class NumberedRows:
 
     @property
     def _behind(self) -> dict[int, int]:
-        """The watermark that the rows of each file find of which some may be late."""
+        """For each file with rows that may be late, the watermark that they find."""
         return {file: at for file, at in zip(self.files, self.survey.watermarks, strict=True) if at is not None}
 
     @cached_property

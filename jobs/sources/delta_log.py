@@ -67,7 +67,7 @@ def file_statistics(added: pa.Table) -> pa.Array:
 
 
 def span(stats: str | None, name: str, *, instants: bool, tick_us: int = 1) -> tuple[int, int, int] | None:
-    """A lower bound of the values of a column, and a lower and an upper one of the greatest; null if ``stats`` do not contain them.
+    """A lower bound of the values of a column, and a lower and an upper bound of the greatest; null if ``stats`` do not contain them.
 
     ``name`` is that in the file. Instants are microseconds on the axis, as are numbers of ``tick_us`` microseconds.
     """

@@ -65,7 +65,7 @@ def rows_of(spark: SparkSession, table: DeltaSource | FolderSource, reading: Rea
 
 
 def with_unread(rows: DataFrame) -> DataFrame:
-    """``rows`` of which Spark reads all values, with the column of those that are not."""
+    """``rows``, which Spark reads whole, with the column ``UNREAD``: null."""
     return rows.withColumn(UNREAD, F.lit(None).cast("string"))
 
 

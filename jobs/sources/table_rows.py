@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 #: Rows of files that Spark reads at a time.
 _BY_SPARK = 1_000_000
-#: For each file with deleted rows, by its path, which rows are left; rows behind the end are.
+#: For each file with deleted rows, by its path, the mask of the rows that are left; all rows beyond its end are, too.
 Live = Mapping[str, np.ndarray]
 #: Column of a changed row in addition to those asked for: its checksum over the columns that the pipeline uses.
 _OF_ROW = "_of_row"

@@ -96,7 +96,7 @@ def with_too_late(rows: pa.Table, late: pa.Array | pa.ChunkedArray) -> pa.Table:
 
 
 def remedies_of(reasons: Mapping[str, int], pipeline: Pipeline) -> list[str]:
-    """What to do about rows that are quarantined for these ``reasons``, by themselves and not by when they came."""
+    """What to do about rows that are quarantined for ``reasons`` that do not depend on when rows came, a line for each."""
     fields = {"column": pipeline.time.column, "end": pipeline.time.end}
     return [f"{name}: {each.remedy.format(**fields)}" for name, each in REASONS.items() if each.remedy and reasons.get(name)]
 

@@ -426,8 +426,8 @@ def _of_window(
     def asked(window: Window, fired: reference.WindowResult) -> bool:
         return (ranks(fired.key), window.name, fired.span.start, fired.span.end, fired.trigger) in wanted
 
-    # The watermark is moved to the end: rows that had moved it may be gone from the source, and only published windows are asked for. So
-    # may the row be gone until which ticks have shown windows.
+    # The watermark is moved to the end: rows that had moved it may be gone from the source, and only published windows are asked for. The
+    # row up to whose time ticks have shown windows may be gone, too, so that time is taken from the sampled rows.
     greatest = max(row.end for row in sampled)
     outcome = reference.evaluate(pipeline, records, commits=commits, final=True, greatest=greatest, wanted=asked)
     # In order of revisions, so that the latest one is left.
