@@ -35,7 +35,7 @@ _BATCH, _END = "batch", "window_end"
 _JSON, _KEYS = "_json", b"windowmill.keys"
 #: End of the name of a manifest without bounds.
 _REDACTED = "-redacted"
-#: Texts that stand for a null key in messages and pages.
+#: Texts by which messages and pages show a null key.
 _NULLS = ("None", "null")
 
 

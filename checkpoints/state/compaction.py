@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 6, 8_192, 1 << 20
 #: Files of one batch with more rows than this are laid out for searches.
 LAID_OUT_ROWS = 100_000
-#: Columns beside those of the state in :func:`needed_rows`, quoted.
+#: Columns of :func:`needed_rows` in addition to those of the state, quoted.
 _AGE, _NEWEST, _LEAST, _PASSED, _VERSION = '"_ age"', '"_ newest"', '"_ head"', '"_ through"', '"_ version"'
 
 

@@ -81,9 +81,9 @@ FEW_ENTRIES, FEW_FILES = 100_000, 64
 COMPACTED_BYTES = 1 << 30
 #: Limits on rows and bytes of a file into which successive batches' slices are merged: the merge sorts them in memory.
 SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
-#: Column of a merge beside those of the state, quoted: whether a later batch has superseded the row.
+#: Column of a merge in addition to those of the state, quoted: whether a later batch has superseded the row.
 _SUPERSEDED = '"_ superseded"'
-#: Column beside those of the state in :func:`latest_entries`, quoted; no key column has such a name.
+#: Column of :func:`latest_entries` in addition to those of the state, quoted; no key column has such a name.
 _AGE = '"_ age"'
 _BUCKET = pa.field(BUCKET, pa.int32())
 #: Columns that separate the parts' rows, or by which rows are read: first, because Delta keeps statistics of the first columns only.
@@ -438,7 +438,7 @@ class LogTable(StateTable):
 
 
 def own_entries(*, beside_positions: bool) -> Where:
-    """The entries of the log; beside positions, whose rows have a kind too, those without a sequence."""
+    """The entries of the log; in a table that also has positions, whose rows have a kind, too, those without a sequence."""
     return Present(KIND) & Present(SEQUENCE, present=False) if beside_positions else Present(KIND)
 
 

@@ -475,7 +475,7 @@ class _Column:
         if spec.where is not None:
             counted &= rows.column(condition_column(spec.where)).combine_chunks().fill_null(False).to_numpy(zero_copy_only=False)
         run_of = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
-        # First occurrences stand in the order of the runs.
+        # First occurrences are in the order of the runs.
         places = np.asarray(pc.unique(pa.array((run_of * n_values + codes)[counted])), np.int64)
         used, value_of = np.unique(places % n_values, return_inverse=True)
         each = [aggregate.lift((value,), ORIGIN) for value in encoded.dictionary.take(pa.array(used)).to_pylist()]

@@ -144,7 +144,7 @@ class Forest:
         Parameters
         ----------
         nodes
-            Columns ``LEVEL``, ``POSITION``, ``FIRST`` and the partials; nodes of a key stand in order of their positions.
+            Columns ``LEVEL``, ``POSITION``, ``FIRST`` and the partials; nodes of a key are in order of their positions.
         key
             Key index of each node; shape (n_nodes,).
         """

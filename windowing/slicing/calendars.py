@@ -70,7 +70,7 @@ def origin_of(origin: datetime | int | None, step: Duration, zone: ZoneInfo, int
     Raises
     ------
     SpecError
-        For an instant on an integer axis, or the other way round.
+        For an instant on an integer axis, or an integer on an axis of instants.
     """
     if origin is None:
         return to_us(datetime(1970, 1, 1, tzinfo=zone)) if step.is_calendar else 0
