@@ -22,15 +22,15 @@ from windowmill.jobs.sources.text_values import TextTimes
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
+from windowmill.windowing.durations import DAY_US
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
 #: Characters of a text that a sentence shows.
 _SHOWN = 200
-_DAY_US = 86_400_000_000
 #: Greatest distance of a date from 1970 whose microseconds fit into 64 bits.
-_MAX_DAYS = ((1 << 63) - 1) // _DAY_US
+_MAX_DAYS = ((1 << 63) - 1) // DAY_US
 
 
 class Refusal(NamedTuple):
@@ -287,7 +287,7 @@ def on_axis(column: pa.ChunkedArray, texts: TextTimes, tick_us: int = 1) -> pa.C
 def _begins(dates: pa.Array) -> pa.Array:
     days = dates.cast(pa.int32()).cast(pa.int64())
     counted = pc.and_(pc.greater_equal(days, -_MAX_DAYS), pc.less_equal(days, _MAX_DAYS))
-    return pc.multiply(pc.if_else(counted, days, pa.scalar(None, pa.int64())), _DAY_US)
+    return pc.multiply(pc.if_else(counted, days, pa.scalar(None, pa.int64())), DAY_US)
 
 
 def _by_chunk(column: pa.ChunkedArray, function: Callable[[pa.Array], pa.Array]) -> pa.ChunkedArray:
