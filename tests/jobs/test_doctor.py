@@ -109,7 +109,7 @@ def test_kernels_that_are_not_compiled_or_stale_are_told(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(hopping_windows.dispatcher, "_cache", SimpleNamespace(cache_path=str(tmp_path)))
     assert doctor.check_kernels().ok == "warn"
-    index = tmp_path / "slice_windows.hopping_windows-20.py311.nbi"
+    index = tmp_path / "slices.hopping_windows-20.py311.nbi"
     index.touch()
     assert doctor.check_kernels().ok is True
     os.utime(index, (0, 0))  # compiled from other code, long ago
