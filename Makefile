@@ -8,9 +8,8 @@ MAKEFLAGS += --jobs=2
 
 PY := .venv/bin/python
 STAMPS := .venv/stamps
-# Options of pytest for tests that share no Spark session; one worker more than cores where tests wait for Airflow and other services.
+# Options of pytest for tests that share no Spark session.
 PARALLEL := -n logical --maxprocesses 4 --dist loadfile
-WAITING := -n $$(( $$(nproc) + 1 )) --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
@@ -43,7 +42,7 @@ up: setup ## Keep the example's Airflow and its user interface running
 down: setup ## Stop the example's Airflow
 	@$(PY) -m examples.flights.demo down
 
-test: test-without-spark test-on-spark ## Run every check and every test (about 30 minutes on two cores)
+test: test-without-spark test-on-spark ## Run every check and every test (about 28 minutes on two cores)
 
 # At once: a Spark session waits for its Python workers, and other tests for Airflow and services, so that neither fills two cores.
 test-without-spark: lint $(STAMPS)/s3-server $(STAMPS)/browser $(STAMPS)/kafka-broker
