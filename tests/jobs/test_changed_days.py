@@ -8,8 +8,9 @@ from tests.faults.world import UNMET
 from tests.jobs.days import BEGIN, END, HALF, HOURLY, LAST_2, PAIRS, RISES, VISIT, Days, at
 from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import purging
-from windowmill.jobs.commands.maintenance_command import maintain
+from windowmill.jobs.commands.maintenance_command import _compact_state, maintain
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import HeldError, UnsupportedError
 
@@ -337,3 +338,18 @@ def test_triggers_that_a_variable_has_changed_are_replaced_as_a_whole_or_the_cha
     days.spec["expectations"] = UNMET
     with pytest.raises(HeldError, match=r"`windowmill release` or `windowmill abandon` it"):
         days.apply(by_variable)
+
+
+@pytest.mark.parametrize("added", [HOURLY, VISIT, {"name": "snap", "type": "snapshot"}], ids=["slices", "sessions", "live rows"])
+def test_state_is_tidied_that_has_no_columns_of_a_layout(tmp_path, added):
+    """As behind a changed spec none of whose batches has written rows of the new layout."""
+    days = Days(tmp_path, LAST_2)
+    days.append((1, "a", "08:05", 1), (2, "a", "08:10", 2))
+    days.run()
+    ledger, state = Ledger.open(days.pipeline), Places.of(days.pipeline).state
+    days.spec["windows"] = [LAST_2, added]
+    assert _compact_state(days.pipeline, ledger)(state) == 0
+    days.spec["windows"] = [LAST_2]
+    days.append((3, "a", "10:05", 3))
+    days.run()
+    assert days.latest("last_2") == [("a", 0, "08:05", 1, 1), ("a", 1, "08:10", 2, 3)]
