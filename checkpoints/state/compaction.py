@@ -194,10 +194,6 @@ def _integers(rows: pa.Table, column: str) -> Ints:
     return int64_of(rows.column(column).combine_chunks())
 
 
-#: A column that all tables with rows of a layout have.
-MARKS: Mapping[StateLayout, str] = {"slices": SLICE, "sessions": GAP, "positions": SEQUENCE, "live rows": KIND}
-
-
 def own_rows(layout: StateLayout, layouts: Collection[StateLayout], spans: Sequence[str] = ()) -> Where:
     """The rows of the part with this ``layout``, in a table of parts with these ``layouts``.
 

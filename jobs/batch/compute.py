@@ -262,10 +262,16 @@ def _computed(
     job: Job, targets: Targets, surveyed: BatchSurvey[Any], output: Output, replaced: ReplacedRange | None, kept: Sequence[DataFile]
 ) -> ComputedBatch:
     emission, plan = surveyed.emission, job.plan
-    changes = {role: Changes.of(targets.of[role].schema, output.files[role]) for role in ("state", "quarantine") if output.files.get(role)}
+    ends, applies = _replaced_ends(plan, emission), plan.changes_spec
+    # Of a changed spec the state gets its columns also if it has no rows: what reads it looks for all of them.
+    widens_state = applies and is_table(job.runnable.places.state)
+    changes = {
+        role: Changes.of(targets.of[role].schema, output.files.get(role, ()))
+        for role in ("state", "quarantine")
+        if output.files.get(role) or (role == "state" and widens_state)
+    }
     results, schema = output.files.get("sink", ()), targets.of["sink"].schema
     kept = (*kept, *output.files.get("retracted", ()))
-    ends, applies = _replaced_ends(plan, emission), plan.changes_spec
     widens = applies or (job.input.revises and _lacks_retracted(job))
     if ends is not None or applies:
         removes = () if replaced is None else replaced.files

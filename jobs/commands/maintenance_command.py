@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
@@ -22,7 +22,7 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import check_conditional_writes, lease, publish_pending
 from windowmill.checkpoints.records import DeltaRecords
-from windowmill.checkpoints.state.compaction import MARKS, compact_entries
+from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.reading import OpenSessions
 from windowmill.checkpoints.state.tables import NeededRows, compact_partials, is_log
 from windowmill.checkpoints.stores import is_table, remedy, table_at
@@ -139,14 +139,11 @@ def _compact_state(pipeline: Pipeline | None, ledger: Ledger) -> Callable[[str],
             return 0
         if is_log(path):
             return compact_entries(path, ledger.next_commit, ["live rows"]) + _compact(path)
-        # A changed spec may have layouts of which no batch has written rows, and so no columns.
-        columns = pa.schema(table_at(path).schema().to_arrow()).names
-        parts = {layout: own for layout, own in windows_by_layout(pipeline).items() if MARKS[layout] in columns}
-        known = Grids.of(parts["slices"]).known if "slices" in parts else ()
-        spans = [name for name in last_columns(known) if name in columns]
-        needed = _needed(parts, spans, ledger)
+        parts = windows_by_layout(pipeline)
+        needed = _needed(parts, ledger)
         if {"positions", "live rows"} & set(parts):
-            removed = compact_entries(path, ledger.next_commit, list(parts), needed, spans=spans)
+            known = Grids.of(parts["slices"]).known if "slices" in parts else ()
+            removed = compact_entries(path, ledger.next_commit, list(parts), needed, spans=last_columns(known))
             # Another rewrite would undo the order and the row groups in which nodes over positions are searched.
             return removed if "positions" in parts else removed + _compact(path)
         return compact_partials(path, needed)
@@ -154,11 +151,8 @@ def _compact_state(pipeline: Pipeline | None, ledger: Ledger) -> Callable[[str],
     return compact
 
 
-def _needed(parts: Mapping[StateLayout, Pipeline], spans: Sequence[str], ledger: Ledger) -> NeededRows | None:
-    """The partials of slices and sessions that a future window can contain; null if nothing has been emitted, so that all are needed.
-
-    ``spans`` are the columns of which a row of spans has one.
-    """
+def _needed(parts: Mapping[StateLayout, Pipeline], ledger: Ledger) -> NeededRows | None:
+    """The partials of slices and sessions that a future window can contain; null if nothing has been emitted, so that all are needed."""
     last = ledger.last_commit
     if last is None or last.outcome is None or last.outcome.emitted is None:
         return None
@@ -166,8 +160,8 @@ def _needed(parts: Mapping[StateLayout, Pipeline], spans: Sequence[str], ledger:
     if "slices" in parts:
         grids = Grids.of(parts["slices"])
         needed.append(NeededRows.slices_from(grids.first_slice_after(emitted)))
-        if spans:
-            needed.append(NeededRows.spans(parts["slices"].keys, spans, ledger.next_commit))
+        if grids.known:
+            needed.append(NeededRows.spans(parts["slices"].keys, last_columns(grids.known), ledger.next_commit))
     if "sessions" in parts:
         gaps = tuple(window.session_gap() for window in parts["sessions"].windows)
         needed.append(NeededRows.sessions(OpenSessions(gaps, emitted)))

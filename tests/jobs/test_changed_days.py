@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from tests.faults.world import UNMET
 from tests.jobs.days import BEGIN, END, HALF, HOURLY, LAST_2, PAIRS, RISES, VISIT, Days, at
 from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import purging
-from windowmill.jobs.commands.maintenance_command import _compact_state, maintain
+from windowmill.jobs.cli import main
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import HeldError, UnsupportedError
 
@@ -341,15 +342,17 @@ def test_triggers_that_a_variable_has_changed_are_replaced_as_a_whole_or_the_cha
 
 
 @pytest.mark.parametrize("added", [HOURLY, VISIT, {"name": "snap", "type": "snapshot"}], ids=["slices", "sessions", "live rows"])
-def test_state_is_tidied_that_has_no_columns_of_a_layout(tmp_path, added):
-    """As behind a changed spec none of whose batches has written rows of the new layout."""
+def test_state_without_rows_has_the_columns_of_a_changed_spec(tmp_path, added):
     days = Days(tmp_path, LAST_2)
     days.append((1, "a", "08:05", 1), (2, "a", "08:10", 2))
     days.run()
-    ledger, state = Ledger.open(days.pipeline), Places.of(days.pipeline).state
-    days.spec["windows"] = [LAST_2, added]
-    assert _compact_state(days.pipeline, ledger)(state) == 0
-    days.spec["windows"] = [LAST_2]
-    days.append((3, "a", "10:05", 3))
+    days.source.delete()
+    days.restate()
+    days.apply(LAST_2, added, history=None)
+    maintain(days.pipeline, quiet())
+    spec = tmp_path / "days.yaml"
+    spec.write_text(yaml.safe_dump(days.spec))
+    assert main(["state", str(spec)]) == 0
+    days.append((3, "a", "10:05", 3), (4, "a", "14:00", 3))
     days.run()
-    assert days.latest("last_2") == [("a", 0, "08:05", 1, 1), ("a", 1, "08:10", 2, 3)]
+    assert days.latest("last_2") == [("a", 0, "10:05", 1, 3)]
