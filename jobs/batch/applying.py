@@ -11,8 +11,6 @@ from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import ApplyPlan, Plan
-from windowmill.checkpoints.state.readers import MemoryState
-from windowmill.checkpoints.state.tables import joint_schema
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
@@ -20,8 +18,7 @@ from windowmill.jobs.batch.counted_rows import purged_since_read, refuse_uncount
 from windowmill.jobs.batch.from_state import FromState, changed_windows, from_state, kept_gaps, kept_layouts, kept_of_source
 from windowmill.jobs.batch.window_history import numbered_otherwise
 from windowmill.jobs.layouts.carried import NotStoredError
-from windowmill.jobs.layouts.choose import parts_of
-from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.choose import state_schema
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import first_time, times_from
@@ -215,8 +212,7 @@ def _versions(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -
 def _check_columns(runnable: Runnable, plan: ApplyPlan) -> None:
     """Refuse a spec whose results or state have a column that is of another type in their table."""
     pipeline, types = runnable.pipeline, Columns.of(plan.source_schema).arrow
-    parts = parts_of(Input(pipeline=pipeline, types=types, builds_state=True), MemoryState())
-    schemas = {"sink": result_schema(pipeline, types), "state": joint_schema(pipeline, [part.schema for part in parts])}
+    schemas = {"sink": result_schema(pipeline, types), "state": state_schema(pipeline, types)}
     for role, place in (("sink", runnable.sink_path), ("state", runnable.places.state)):
         if not is_table(place):
             continue

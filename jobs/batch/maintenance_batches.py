@@ -33,7 +33,9 @@ from windowmill.jobs.batch.corrections import superseded
 from windowmill.jobs.batch.counted_rows import table_rows
 from windowmill.jobs.batch.loop import Turn, leased
 from windowmill.jobs.batch.progress import CommittedBatch
+from windowmill.jobs.layouts.choose import state_schema
 from windowmill.jobs.sources.base import SourceTable
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.reading import VersionRange, check_readable, next_change
 from windowmill.jobs.sources.table_rows import changed_rows, queried
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from windowmill.checkpoints.ledger import Ledger
     from windowmill.checkpoints.places import Runnable
     from windowmill.jobs.batch.progress import Progress
-    from windowmill.windowing.durations import Duration
+    from windowmill.windowing.axis import Duration
     from windowmill.windowing.fields import SavepointPolicy
     from windowmill.windowing.spec import Pipeline
 
@@ -255,10 +257,10 @@ def restore(
         If there is no such savepoint, or the pipeline cannot go back to it.
     """
     with leased(pipeline, progress, changes=accepted.changes) as turn:
-        plan, entry, applied = _planned(turn, name, accepted)
+        plan, entry, meant, applied = _planned(turn, name, accepted)
         turn.announce(plan)
         outcome = Outcome(seen=entry.seen, emitted=entry.emitted, verdict="passed", compute={"engine": "local"})
-        changes = _changes(turn.runnable, turn.ledger, plan, entry, applied)
+        changes = _changes(turn.runnable, turn.ledger, plan, entry, meant, applied)
         return turn.rewrite(plan, outcome, changes, f"the state and position of batch {entry.batch}")
 
 
@@ -272,8 +274,8 @@ def _named(runnable: Runnable, name: str) -> Savepoint:
     return found[name]
 
 
-def _planned(turn: Turn, name: str, accepted: planning.Acceptance) -> tuple[RestorePlan, Savepoint, list[Batch]]:
-    """The plan, the savepoint, and the batches whose replaced rows are restored."""
+def _planned(turn: Turn, name: str, accepted: planning.Acceptance) -> tuple[RestorePlan, Savepoint, Pipeline, list[Batch]]:
+    """The plan, the savepoint, the pipeline as it was then, and the batches whose replaced rows are restored."""
     runnable, pipeline, ledger = turn.runnable, turn.pipeline, turn.ledger
     entry, last = _named(runnable, name), ledger.last_commit
     planning.refuse_held(runnable, ledger, "restore")
@@ -301,7 +303,7 @@ def _planned(turn: Turn, name: str, accepted: planning.Acceptance) -> tuple[Rest
         totals=entry.totals,
     )
     later = [batch for batch in undone if batch.plan.recomputes and batch.number >= applied]
-    return plan, entry, later
+    return plan, entry, meant, later
 
 
 def _meant(pipeline: Pipeline, ledger: Ledger, own: Plan) -> Pipeline:
@@ -400,12 +402,16 @@ def _check_versions(runnable: Runnable, source: SourceTable, after: int, through
 
 
 def _changes(
-    runnable: Runnable, ledger: Ledger, plan: RestorePlan, entry: Savepoint, applied: list[Batch]
+    runnable: Runnable, ledger: Ledger, plan: RestorePlan, entry: Savepoint, meant: Pipeline, applied: list[Batch]
 ) -> Iterator[tuple[str, Changes]]:
     places = runnable.places
     built = savepoints.restored(places.savepoints, entry, places.state, batch=plan.batch, attempt=plan.attempt)
+    if built is None and is_table(places.state):
+        # A batch of another spec has made the table since, with its columns alone.
+        stored, own = pa.schema(newest(places.state).schema().to_arrow()), state_schema(meant, Columns.of(plan.source_schema).arrow)
+        built = Changes.of(pa.schema([*stored, *(field for field in own if field.name not in stored.names)]))
     state = replacing(places.state, built)
-    if state is not None and (state.files or state.removes):
+    if state is not None:
         yield "state", state
     for role, path in (("sink", runnable.sink_path), ("quarantine", places.quarantine)):
         own = {} if role != "sink" else {each.number: found for each in applied if (found := ledger.changes_of(each).get("sink"))}

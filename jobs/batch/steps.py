@@ -37,9 +37,8 @@ from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.savepoints import keep_replaced
 from windowmill.checkpoints.state.compaction import replacing
-from windowmill.checkpoints.state.readers import MemoryState
 from windowmill.checkpoints.state.reading import open_state, read_file, reporting_damage
-from windowmill.checkpoints.state.tables import joint_schema, keys_of
+from windowmill.checkpoints.state.tables import keys_of
 from windowmill.checkpoints.stores import is_table, is_unavailable, remedy
 from windowmill.jobs.batch import closing, engine
 from windowmill.jobs.batch.corrections import renumbered
@@ -49,8 +48,7 @@ from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.task import compute_in_a_task
 from windowmill.jobs.batch.window_history import has_dropped_windows
-from windowmill.jobs.layouts.choose import parts_of
-from windowmill.jobs.layouts.input import Input
+from windowmill.jobs.layouts.choose import state_schema
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.schedulers.answers import answers_of
 from windowmill.jobs.sources.base import open_source
@@ -150,12 +148,10 @@ class _StateWidening:
         wide = {name: job.input.types.get(name, kind) for name, kind in types.items()}
         partials = WiderPartials.between(*(divide(pipeline, each).layout for each in (types, wide)))
         assert partials is not None  # the plan has been checked
-        parts = parts_of(Input(pipeline=pipeline, types=wide, builds_state=True), MemoryState())
-        wanted = joint_schema(pipeline, [part.schema for part in parts])
         converted = partials.replacing(stored.names)
         kinds = {
             field.name: field.type
-            for field in wanted
+            for field in state_schema(pipeline, wide)
             if field.name in converted or (field.name in stored.names and field.type != stored.field(field.name).type)
         }
         return cls(job, table, stored, kinds, partials)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+from windowmill.checkpoints.state.readers import MemoryState, State
+from windowmill.checkpoints.state.tables import joint_schema
 from windowmill.jobs.layouts.base import Part
 from windowmill.jobs.layouts.input import Input
 from windowmill.windowing.layouts import divide
 
 if TYPE_CHECKING:
-    from windowmill.checkpoints.state.readers import State
+    from windowmill.windowing.spec import Pipeline
 
 
 def parts_of(batch: Input, state: State) -> list[Part]:
@@ -36,3 +41,15 @@ def parts_of(batch: Input, state: State) -> list[Part]:
 
         parts.append(LiveRowPart(batch, divided.rows))
     return parts
+
+
+def state_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The columns of the state of ``pipeline`` over source columns of ``types``.
+
+    Raises
+    ------
+    SpecError
+        As :func:`~windowmill.checkpoints.state.tables.joint_schema` does.
+    """
+    parts = parts_of(Input(pipeline=pipeline, types=types, builds_state=True), MemoryState())
+    return joint_schema(pipeline, [part.schema for part in parts])

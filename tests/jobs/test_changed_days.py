@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -9,7 +11,7 @@ from tests.faults.world import UNMET
 from tests.jobs.days import BEGIN, END, HALF, HOURLY, LAST_2, PAIRS, RISES, VISIT, Days, at
 from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.batch import purging
+from windowmill.jobs.batch import maintenance_batches, purging
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.windowing.axis import to_us
@@ -349,10 +351,32 @@ def test_state_without_rows_has_the_columns_of_a_changed_spec(tmp_path, added):
     days.source.delete()
     days.restate()
     days.apply(LAST_2, added, history=None)
-    maintain(days.pipeline, quiet())
-    spec = tmp_path / "days.yaml"
-    spec.write_text(yaml.safe_dump(days.spec))
-    assert main(["state", str(spec)]) == 0
+    assert _is_tidied_and_shown(days, tmp_path)
     days.append((3, "a", "10:05", 3), (4, "a", "14:00", 3))
     days.run()
     assert days.latest("last_2") == [("a", 0, "10:05", 1, 3)]
+
+
+@pytest.mark.parametrize("added", [HOURLY, VISIT, {"name": "snap", "type": "snapshot"}], ids=["slices", "sessions", "live rows"])
+def test_state_without_rows_has_the_columns_of_a_spec_that_a_restoration_brings_back(tmp_path, added):
+    """The savepoint is older than the table of the state, which a batch of another spec has made."""
+    days = Days(tmp_path, added, source={"filter": "v > 0"})
+    days.append((1, "a", "08:05", 0))
+    days.run()
+    maintenance_batches.create(days.pipeline, quiet(), "first")
+    days.apply(LAST_2, history=None)
+    days.append((2, "a", "08:10", 2))
+    days.run()
+    days.spec["windows"] = [added]
+    maintenance_batches.restore(days.pipeline, quiet(), "first")
+    assert _is_tidied_and_shown(days, tmp_path)
+    days.run()
+    days.backfill()
+    assert days.verified()[1] == []
+
+
+def _is_tidied_and_shown(days: Days, folder: Path) -> bool:
+    maintain(days.pipeline, quiet())
+    spec = folder / "days.yaml"
+    spec.write_text(yaml.safe_dump(days.spec))
+    return main(["state", str(spec)]) == 0
