@@ -17,6 +17,9 @@ from windowmill.checkpoints import failpoints
 
 # py4j tells that it closes when the stream for it is closed already: where Airflow has lowered the level, a traceback follows the summary.
 logging.getLogger("py4j").setLevel(logging.WARNING)
+# And, to the root logger, that it sends a command again: also when an object of the JVM is collected while `ast.parse` runs. To format the
+# traceback parses, too, and Python 3.11 ends an `ast.parse` within which another one has run in a SystemError.
+logging.getLogger().addFilter(lambda record: record.msg != "Exception while sending command." or record.levelno >= logging.WARNING)
 
 # The same examples every time, so that a test fails for what has changed: few for `make check`; the search for others is `make fuzz`.
 settings.register_profile("fixed", max_examples=15, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
