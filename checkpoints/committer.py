@@ -26,7 +26,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
 from deltalake import Schema as DeltaSchema
-from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.batches import Changes
@@ -35,7 +35,7 @@ from windowmill.checkpoints.delta_tables import floor_of, newest
 from windowmill.checkpoints.features import FORMAT, FORMATS, Features, check_format, own_commit
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.tables import files_of
-from windowmill.checkpoints.stores import create_table, is_local, table_at, write_table
+from windowmill.checkpoints.stores import FAILURES, create_table, is_local, table_at, write_table
 from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
 
 #: Decimal digits of the whole numbers of a type, by its bits.
@@ -52,7 +52,6 @@ _MADE = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT"
 _COMPUTED = ("delta.invariants", *_MADE)
 #: Only :func:`checkpoint_if_due` makes checkpoints: within a commit, their error would be returned as that of the commit.
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
-FAILURES = (DeltaError, pa.ArrowException, OSError)
 #: Columns of each type take values of the types before it.
 _INTEGERS = ("byte", "short", "integer")
 #: Parts of a type's JSON that do not concern the type of its values.

@@ -25,13 +25,13 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
 from windowmill.checkpoints.data_files import remove
 from windowmill.checkpoints.delta_tables import KeptTable, actions_of, entry_name, floor_of
-from windowmill.checkpoints.stores import create_table, is_disk_full, remedy, store_of
+from windowmill.checkpoints.stores import FAILURES, create_table, is_disk_full, remedy, store_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, OutdatedLedgerError, StorageFullError, first_line
 
 #: The format that this release writes and reads; increased when the meaning of records changes.
@@ -71,7 +71,6 @@ CONFIGURATION = {
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
 _NUMBER = attrgetter("number")
-_FAILURES = (DeltaError, pa.ArrowException, OSError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,14 +353,14 @@ class DeltaRecords:
             try:
                 self._commit([(file, content)], [], properties, data_change=True)
                 break
-            except _FAILURES as err:
+            except FAILURES as err:
                 if self._was_written(file, record, count, version, err):
                     break
         else:
             raise LedgerError(f"ledger {self._path}: was changed repeatedly by a merge or a vacuum; wait for it to end, and run again")
         if to_merge([*self._files, file]):
             # The record is appended already; if the merge fails, a later append tries again.
-            with suppress(*_FAILURES, LedgerError):
+            with suppress(*FAILURES, LedgerError):
                 self.merge()
 
     def add_files(self, files: Sequence[tuple[RecordFile, bytes]]) -> None:
@@ -491,7 +490,7 @@ def _readable(path: str) -> Iterator[None]:
         yield
     except BaseException as err:
         # Some damaged files cause a Rust panic, which is not an ``Exception``.
-        if not isinstance(err, _FAILURES) and type(err).__name__ != "PanicException":
+        if not isinstance(err, FAILURES) and type(err).__name__ != "PanicException":
             raise
         raise LedgerError(
             f"ledger {path}: cannot be read ({first_line(err)}); {remedy(err, 'restore the folder from a copy')}; nothing has been changed"

@@ -25,11 +25,10 @@ from deltalake.transaction import AddAction
 from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
 from windowmill.checkpoints.delta_tables import KeptTable
 from windowmill.checkpoints.records import CONFIGURATION
-from windowmill.checkpoints.stores import create_table, is_disk_full, remedy, store_of
+from windowmill.checkpoints.stores import FAILURES, create_table, is_disk_full, remedy, store_of
 from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
 
-_FAILURES = (DeltaError, pa.ArrowException, OSError)
 #: Number of newest rows whose digests are computed again, at 3 µs a row.
 _TAIL = 1_000
 #: What has happened to a file; one is forgotten that was changed or removed before a batch that counts had read it.
@@ -167,7 +166,7 @@ class SeenFiles:
         """Raise errors of other libraries as ``LedgerError``, which says ``what`` has failed."""
         try:
             yield
-        except _FAILURES as err:
+        except FAILURES as err:
             if is_disk_full(err):
                 raise StorageFullError(f"source files {self._path}: the disk is full or a quota is used up; free some space") from err
             raise LedgerError(

@@ -39,6 +39,8 @@ _VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "abfss": "AZURE_", "az": "AZURE_"}
 _OPTIONS: dict[str, dict[str, str]] = {}
 
 Options = Mapping[str, str]
+#: What access to a store raises, by whichever library.
+FAILURES = (DeltaError, pa.ArrowException, OSError)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EROFS, errno.EACCES, errno.EPERM)
 #: Texts by which messages of Rust and Arrow report the operating system's error.

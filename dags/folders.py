@@ -20,7 +20,7 @@ from airflow.sdk import get_parsing_context
 from airflow.sdk.configuration import conf
 
 from windowmill.dags.specs import ParsedFile, dag_ids_of, pipeline_of
-from windowmill.windowing.durations import Duration
+from windowmill.windowing.axis import Duration
 from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.paths import read_small, specs_in
 from windowmill.windowing.redaction import redacted

@@ -12,7 +12,7 @@ from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-from windowmill.windowing.durations import Duration
+from windowmill.windowing.axis import Duration
 from windowmill.windowing.spec import FRESHNESS
 
 if TYPE_CHECKING:

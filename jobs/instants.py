@@ -26,8 +26,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.axis import to_us
-from windowmill.windowing.durations import DAY_US, SECOND_US
+from windowmill.windowing.axis import DAY_US, SECOND_US, to_us
 
 _OFFSET = r"[+-](?:0[0-9]|1[0-7])(?::?[0-5][0-9])?"
 _DATE = r"(?:[1-9][0-9]{3}|0[1-9][0-9]{2}|00[1-9][0-9]|000[1-9])-[0-9]{2}-[0-9]{2}"

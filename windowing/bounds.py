@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windowmill.windowing.axis import to_us
-from windowmill.windowing.durations import DAY_US
+from windowmill.windowing.axis import DAY_US, to_us
 from windowmill.windowing.errors import LimitExceededError, SpecError
 
 if TYPE_CHECKING:

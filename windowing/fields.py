@@ -21,7 +21,7 @@ from pydantic import (
     model_validator,
 )
 
-from windowmill.windowing.durations import SECOND_US, Duration
+from windowmill.windowing.axis import SECOND_US, Duration
 
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,12})?)\s*%")
 _EXPECTED = "expected a percentage such as 1 %, a share from 0 to less than 1, or never"

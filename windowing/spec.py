@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
+from windowmill.windowing.axis import Duration
 from windowmill.windowing.catalogue import Aggregates, AggregateSpec
-from windowmill.windowing.durations import Duration
 from windowmill.windowing.fields import (
     TICKS_US,
     AirflowField,

@@ -39,9 +39,8 @@ from windowmill.jobs.sources.reading import (
 )
 from windowmill.jobs.spark.spark_settings import is_short_run
 from windowmill.jobs.spec_checks import check_conditions, check_expectations, check_functions, check_rule_types
-from windowmill.windowing.axis import to_us
+from windowmill.windowing.axis import Duration, to_us
 from windowmill.windowing.columnar.results import result_schema
-from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import (
     OutOfTurnError,
     SourceError,

@@ -35,10 +35,9 @@ from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.summaries import bound, new_progress, titled
 from windowmill.jobs.commands.terminal import AcceptChanges, AcceptCode, Answer, AsJson, Spec, duration_of, in_bytes, load_pipeline, show
 from windowmill.jobs.runnables import runnable_of
-from windowmill.windowing.axis import to_us
+from windowmill.windowing.axis import Duration, to_us
 from windowmill.windowing.changes import describe_difference
 from windowmill.windowing.columnar.known_spans import last_columns
-from windowmill.windowing.durations import Duration
 from windowmill.windowing.errors import SinkError, SpecError, StateError, first_line
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.layouts import StateLayout, windows_by_layout

@@ -24,7 +24,7 @@ from windowmill.windowing.redaction import redacted
 from windowmill.windowing.specfile import read_spec
 
 if TYPE_CHECKING:
-    from windowmill.windowing.durations import Duration
+    from windowmill.windowing.axis import Duration
     from windowmill.windowing.spec import Pipeline
 
 Spec = Annotated[Path, typer.Argument(metavar="SPEC", help="The pipeline's YAML file.")]

@@ -27,7 +27,7 @@ from windowmill.jobs.report.queries import (
     text_of,
 )
 from windowmill.jobs.report.short_texts import short
-from windowmill.windowing.durations import DAY_US, Duration
+from windowmill.windowing.axis import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 

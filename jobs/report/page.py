@@ -28,8 +28,8 @@ from windowmill.jobs.report.freshness import WORTH_A_LOOK, Freshness, share_of
 from windowmill.jobs.report.quality import Held, Quality
 from windowmill.jobs.report.queries import Quarantine, ReportError, clipped, key_text
 from windowmill.jobs.report.short_texts import elapsed, instant, moment, short
+from windowmill.windowing.axis import DAY_US
 from windowmill.windowing.counts import Totals
-from windowmill.windowing.durations import DAY_US
 from windowmill.windowing.errors import first_line
 from windowmill.windowing.redaction import holds_credentials, redacted
 from windowmill.windowing.spec import AssetSchedule, Pipeline

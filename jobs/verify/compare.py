@@ -27,7 +27,7 @@ from windowmill.windowing.columnar.hashes import row_checksums
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
-    from windowmill.windowing.columnar.hashes import Words
+    from windowmill.windowing.kernels.checksums import Words
     from windowmill.windowing.spec import Pipeline
 
 

@@ -136,7 +136,7 @@ def test_merging_and_appending_at_once_lose_nothing(path, monkeypatch):
         while not stop.is_set():
             try:
                 DeltaRecords(path).merge()
-            except (*record_table._FAILURES, LedgerError) as err:
+            except (*record_table.FAILURES, LedgerError) as err:
                 failures.append(err)
 
     thread = threading.Thread(target=merge)

@@ -40,8 +40,7 @@ from windowmill.jobs.sources.reading import History as Read
 from windowmill.jobs.spark import launch
 from windowmill.jobs.verify import check
 from windowmill.jobs.verify.check import verify
-from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.durations import Duration
+from windowmill.windowing.axis import AXIS_BEGIN, Duration
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     HeldError,

@@ -20,8 +20,7 @@ from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import applying, loop, planning
 from windowmill.jobs.batch.progress import Progress
-from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.durations import DAY_US
+from windowmill.windowing.axis import AXIS_BEGIN, DAY_US
 from windowmill.windowing.errors import (
     CodeChangedError,
     ForeignWriteError,

@@ -16,8 +16,7 @@ from tests.kernel_runs import KernelRun
 from tests.strategies import shared
 from tests.windowing.test_columnar import assert_same
 from windowmill.expectations.suites import identity_columns
-from windowmill.windowing.axis import from_us, to_us
-from windowmill.windowing.durations import Duration
+from windowmill.windowing.axis import Duration, from_us, to_us
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.slicing.calendars import Steps, zone_named

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from windowmill.windowing.durations import DAY_US, Duration
+from windowmill.windowing.axis import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline, Table
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline

@@ -15,8 +15,8 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from windowmill.windowing.axis import DAY_US, Duration
 from windowmill.windowing.bounds import check_duration, check_key
-from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.reference.events import AFTER, Course, Event, EventWindow, Tally, WindowResult, arriving_together
 

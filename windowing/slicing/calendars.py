@@ -24,9 +24,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
 
-from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, T, from_us, to_us
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, DAY_US, Duration, T, from_us, to_us
 from windowmill.windowing.bounds import PRINTABLE
-from windowmill.windowing.durations import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.slicing.edges import Numbering
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from windowmill.windowing.axis import Duration
 from windowmill.windowing.bounds import check_key, check_share
-from windowmill.windowing.durations import Duration
 from windowmill.windowing.kernels import policies as kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import condition_column, float64_of, int64_of, valid_of

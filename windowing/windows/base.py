@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchema
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from windowmill.windowing.durations import Duration
+from windowmill.windowing.axis import Duration
 from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.fields import Column, Condition, Name, Number, PositiveDuration, SpecMapping
 from windowmill.windowing.registry import Registry

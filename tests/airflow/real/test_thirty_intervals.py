@@ -11,7 +11,7 @@ import yaml
 from tests.airflow.real.airflows import RealAirflow
 from tests.spark.harness import BASE, Bench, Row, differences, events
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.windowing.durations import DAY_US
+from windowmill.windowing.axis import DAY_US
 
 pytestmark = [
     pytest.mark.dag,
