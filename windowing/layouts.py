@@ -26,7 +26,7 @@ from typing import ClassVar, Literal, Self
 
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHED, REACHING, SLICE, SUM
+from windowmill.windowing.columnar.added_columns import BATCH, REACHED, REACHING, SLICE_COLUMNS, SUM
 from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.sessions import own_columns
 from windowmill.windowing.columnar.slices import GRID
@@ -179,7 +179,7 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | 
     own: tuple[str, ...] = ()
     if slices:
         spans = map(str.lower, span_columns(slices.grids.known))
-        own = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER, GRID, *spans)
+        own = (*SLICE_COLUMNS, GRID, *spans)
         own += (REACHING, REACHED) if slices.grids.intervals else ()
     if sessions:
         own += sessions.own_columns

@@ -19,9 +19,9 @@ from windowmill.windowing.aggregates import aggregate_for, value_type
 from windowmill.windowing.aggregates.order import mergeable
 from windowmill.windowing.axis import Duration
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
+from windowmill.windowing.columnar.added_columns import BATCH, KIND
 from windowmill.windowing.columnar.keyed import StateLog
-from windowmill.windowing.columnar.positions import ABOVE, FIRST, POSITION, SEQUENCE, PositionState
+from windowmill.windowing.columnar.positions import ABOVE, FIRST, NODE_LEVEL, POSITION, SEQUENCE, PositionState
 from windowmill.windowing.grids import MANY_SLICES, Nodes, count_slices
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.layouts import Positions, Rows, Sessions, Slices, StateLayout, divide, live_columns, why_rows
@@ -417,7 +417,7 @@ def _of_positions(part: Positions, window: Window, types: Mapping[str, pa.DataTy
         2 * max(count for count in counts if count) if all(counts) else None,
     )
     why = "the state holds its nodes over positions of tuples: a batch reads few of them, whatever the length of the window"
-    own = len((KIND, SEQUENCE, BATCH, LEVEL, POSITION, FIRST, ABOVE))
+    own = len((KIND, SEQUENCE, BATCH, NODE_LEVEL, POSITION, FIRST, ABOVE))
     return Described(
         shape,
         "flatfat",

@@ -44,13 +44,12 @@ from windowmill.windowing.columnar.added_columns import (
     BUCKET,
     GAP,
     KIND,
-    LEVEL,
     NUMBER_OF,
     SLICE,
     SUM,
     TIME,
 )
-from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, POSITION, SEQUENCE, THROUGH, WAITING
+from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, NODE_LEVEL, POSITION, SEQUENCE, THROUGH, WAITING
 from windowmill.windowing.columnar.rows import are_among, codes_of
 from windowmill.windowing.kernels.lift import int64_of
 from windowmill.windowing.watermark import BEFORE, COMMIT_SHIFT
@@ -121,13 +120,13 @@ def search_order(keys: Sequence[str], *, live: bool) -> list[str]:
     Rows of other parts in the table do not take part. ``live`` is as for :func:`needed_rows`.
     """
     of_keys = [f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {quoted(key)} END" for key in keys]
-    levels, stretch = f"{LEVEL} / {NEAR_LEVELS}", f"{POSITION} >> (({LEVEL} / {NEAR_LEVELS} + 1) * {NEAR_LEVELS})"
+    levels, stretch = f"{NODE_LEVEL} / {NEAR_LEVELS}", f"{POSITION} >> (({NODE_LEVEL} / {NEAR_LEVELS} + 1) * {NEAR_LEVELS})"
     if live:
         # Of windows that evict by a delta, all inner nodes are read, and any leaf may leave: inner nodes are one group.
-        levels = f"CASE WHEN {LIVE} IS NULL THEN {levels} WHEN {LEVEL} > 0 THEN 1 ELSE 0 END"
+        levels = f"CASE WHEN {LIVE} IS NULL THEN {levels} WHEN {NODE_LEVEL} > 0 THEN 1 ELSE 0 END"
         stretch = f"CASE WHEN {LIVE} IS NULL THEN {stretch} END"
     order = [f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {each} END" for each in (levels, stretch)]
-    return [KIND, SEQUENCE, *order, *of_keys, POSITION, LEVEL]
+    return [KIND, SEQUENCE, *order, *of_keys, POSITION, NODE_LEVEL]
 
 
 def needed_rows(state: str, keys: Sequence[str], where: str, *, live: bool, removes: bool = True) -> str:
@@ -150,9 +149,9 @@ def needed_rows(state: str, keys: Sequence[str], where: str, *, live: bool, remo
     # Rows of a key without its ``key`` row are kept, so that the next batch of the key reports the damage.
     nodes, rows = f"{POSITION} >= {_LEAST}", f"SELECT * FROM {state} WHERE {where}"
     if live:
-        of_node = ", ".join([*map(quoted, of_key), KIND, LEVEL, POSITION])
+        of_node = ", ".join([*map(quoted, of_key), KIND, NODE_LEVEL, POSITION])
         rows = f"SELECT *, row_number() OVER (PARTITION BY {of_node} ORDER BY {BATCH} DESC) AS {_VERSION} FROM {state} WHERE {where}"
-        is_latest = f"{_VERSION} = 1 AND {POSITION} + (1 << {LEVEL}) > {_LEAST}" + (f" AND {LIVE} > 0" if removes else "")
+        is_latest = f"{_VERSION} = 1 AND {POSITION} + (1 << {NODE_LEVEL}) > {_LEAST}" + (f" AND {LIVE} > 0" if removes else "")
         nodes = f"CASE WHEN {LIVE} IS NULL THEN {nodes} ELSE {is_latest} END"
     kinds = {
         KEY_ROW: f"{BATCH} = {_NEWEST}",
@@ -180,11 +179,11 @@ def are_needed(rows: pa.Table, keys: Sequence[str]) -> Bools:
         needed[of_node] = begin >= head
         return np.asarray(needed, np.bool_)
     nodes = rows.take(pa.array(of_node))
-    places, n_places = codes_of([nodes], [*keys, SEQUENCE, LEVEL, POSITION])
+    places, n_places = codes_of([nodes], [*keys, SEQUENCE, NODE_LEVEL, POSITION])
     latest = np.zeros(n_places, np.int64)
     latest[places] = np.arange(len(places))
     live = nodes.column(LIVE).combine_chunks()
-    ends = begin + (np.int64(1) << _integers(nodes, LEVEL))
+    ends = begin + (np.int64(1) << _integers(nodes, NODE_LEVEL))
     is_left = (latest[places] == np.arange(len(places))) & (ends > head) & (live.fill_null(0).to_numpy() > 0)
     needed[of_node] = np.where(live.is_null().to_numpy(zero_copy_only=False), begin >= head, is_left)
     return np.asarray(needed, np.bool_)

@@ -38,7 +38,7 @@ from windowmill.windowing.columnar.added_columns import (
 )
 from windowmill.windowing.columnar.keyed import KEY_ENTRY, ROW, LogTableOfWindow
 from windowmill.windowing.columnar.known_spans import first_of, last_of, span_columns
-from windowmill.windowing.columnar.positions import LIVE, NODE, POSITION, SEQUENCE, WAITING
+from windowmill.windowing.columnar.positions import LIVE, NODE, NODE_LEVEL, POSITION, SEQUENCE, WAITING
 from windowmill.windowing.columnar.sessions import GONE, LONGEST, latest_fragments
 from windowmill.windowing.columnar.slice_partials import reaching_of
 from windowmill.windowing.errors import SpecError
@@ -127,8 +127,8 @@ class SlicesInspection(_PartialsInspection):
     ) -> None:
         super().__init__(path, keys, before_batch, partials)
         self._known, self._family = known, (REACHING,) if intervals else ()
-        # Nodes repeat the content of slices. The level may be a column of positions alone.
-        self._slices = f"{SLICE} IS NOT NULL" + (f" AND coalesce({LEVEL}, 0) = 0" if LEVEL in self.schema.names else "")
+        # Nodes repeat the content of slices.
+        self._slices = f"{SLICE} IS NOT NULL" + (f" AND {LEVEL} = 0" if LEVEL in self.schema.names else "")
         self._needed = self._readable if needed_from is None else f"{self._readable} AND {SLICE} >= {needed_from}"
 
     def summary(self) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class SlicesInspection(_PartialsInspection):
         )
         superseded = counts["entries"] - counts["entries_needed"] - counts["unfinished"]
         facts = {"keys": self._number_of_keys(), "entries_needed": counts["entries_needed"], "entries_superseded": superseded}
-        if LEVEL in self.schema.names and (counts["nodes"] or SEQUENCE not in self.schema.names):
+        if LEVEL in self.schema.names:
             facts["entries_of_nodes"] = counts["nodes"]
         if self._known:
             spans = f"SELECT count(*) AS n FROM state WHERE {rows_of_spans(span_columns(self._known)).sql}"
@@ -227,7 +227,7 @@ class PositionsInspection(Inspection):
 
     def summary(self) -> dict[str, Any]:
         """Count keys, leaves, inner nodes, waiting tuples, and entries that are needed, superseded or of an unfinished batch."""
-        kinds = {"leaves": f"{KIND} = '{NODE}' AND {LEVEL} = 0", "nodes": f"{KIND} = '{NODE}' AND {LEVEL} > 0"}
+        kinds = {"leaves": f"{KIND} = '{NODE}' AND {NODE_LEVEL} = 0", "nodes": f"{KIND} = '{NODE}' AND {NODE_LEVEL} > 0"}
         kinds |= {"waiting": f"{KIND} = '{WAITING}'"}
         counted = ", ".join(f"count(*) FILTER (WHERE {condition}) AS {name}" for name, condition in kinds.items())
         counts = self._one(f"SELECT {counted}, count(*) AS needed, min({FIRST}) AS oldest FROM ({self._needed()})")
@@ -242,7 +242,7 @@ class PositionsInspection(Inspection):
 
     def rows_of(self, key: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The rows of ``key`` that a batch may need, nodes in order of their positions."""
-        return self._rows(f"SELECT * FROM ({self._needed(key)}) ORDER BY {SEQUENCE}, {POSITION}, {LEVEL}, {NUMBER_OF}")
+        return self._rows(f"SELECT * FROM ({self._needed(key)}) ORDER BY {SEQUENCE}, {POSITION}, {NODE_LEVEL}, {NUMBER_OF}")
 
     def _needed(self, key: Mapping[str, Any] | None = None) -> str:
         return needed_rows("state", self._keys, f"{self._readable} AND {self._of(key or {})}", live=LIVE in self.schema.names)

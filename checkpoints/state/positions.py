@@ -33,11 +33,11 @@ from windowmill.checkpoints.state.reading import (
 )
 from windowmill.checkpoints.state.tables import StateTable, files_of
 from windowmill.checkpoints.stores import store_of
-from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, DUE, KIND, LEVEL
+from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, DUE, KIND
 from windowmill.windowing.columnar.hashes import KeyFilter, KeysOfShare, buckets_of
 from windowmill.windowing.columnar.position_deltas import arriving_values, split_nodes
 from windowmill.windowing.columnar.position_reads import Bounds, Demand
-from windowmill.windowing.columnar.positions import ABOVE, FIRST, NODE, POSITION, SEQUENCE, PositionStage
+from windowmill.windowing.columnar.positions import ABOVE, FIRST, NODE, NODE_LEVEL, POSITION, SEQUENCE, PositionStage
 from windowmill.windowing.columnar.rows import key_codes, keys_of
 from windowmill.windowing.kernels.combine import Ints
 
@@ -63,12 +63,8 @@ class _Large:
         return (statistics.min, statistics.max) if statistics is not None and statistics.has_min_max else None
 
     def buckets(self, group: int) -> tuple[int, int] | None:
-        """The least and greatest bucket of the keys in a row group; null if it has rows of which none is known."""
-        if BUCKET not in self.places:
-            return None
-        statistics = self.parquet.metadata.row_group(group).column(self.places[BUCKET]).statistics
-        is_known = statistics is not None and statistics.has_min_max and statistics.has_null_count and statistics.null_count == 0
-        return (statistics.min, statistics.max) if is_known else None
+        """The least and greatest bucket of the keys in a row group; null if its statistics lack them."""
+        return self.span(group, BUCKET) if BUCKET in self.places else None
 
     def has_values(self, group: int, column: str) -> bool:
         chunk = self.parquet.metadata.row_group(group).column(self.places[column])
@@ -77,13 +73,13 @@ class _Large:
 
     def bounds(self, group: int) -> Bounds | None:
         """The bounds of the nodes in a row group; null if it has none."""
-        if not self.has_values(group, LEVEL):
+        if not self.has_values(group, NODE_LEVEL):
             return None
-        spans = {name: self.span(group, name) or (_LEAST, _GREATEST) for name in (LEVEL, POSITION, FIRST)}
+        spans = {name: self.span(group, name) or (_LEAST, _GREATEST) for name in (NODE_LEVEL, POSITION, FIRST)}
         above = self.span(group, ABOVE)
         if above is None:
             above = (_LEAST if self.has_values(group, ABOVE) else _GREATEST, _GREATEST)
-        return Bounds(int(spans[LEVEL][1]), int(spans[POSITION][0]), int(spans[POSITION][1]), int(spans[FIRST][0]), int(above[0]))
+        return Bounds(int(spans[NODE_LEVEL][1]), int(spans[POSITION][0]), int(spans[POSITION][1]), int(spans[FIRST][0]), int(above[0]))
 
 
 class SearchedRows:
@@ -303,7 +299,7 @@ def _needed(rows: pa.Table, demand: Demand, keys: pa.Table) -> Ints:
     columns = [pa.chunked_array([*keys.column(name).chunks, *rows.column(name).chunks]) for name in keys.column_names]
     codes = key_codes(columns, n_keys + len(rows))[0][n_keys:]
     at = np.flatnonzero(pc.equal(rows.column(KIND), NODE).to_numpy() & (codes < n_keys))
-    nodes = rows.select([SEQUENCE, LEVEL, POSITION, FIRST, ABOVE]).take(pa.array(at))
+    nodes = rows.select([SEQUENCE, NODE_LEVEL, POSITION, FIRST, ABOVE]).take(pa.array(at))
     return np.asarray(at[demand.holds(nodes, codes[at])], np.int64)
 
 

@@ -63,7 +63,7 @@ from windowmill.windowing.columnar.added_columns import (
 from windowmill.windowing.columnar.hashes import KeysOfShare, RowCheck, without_checksums
 from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY
 from windowmill.windowing.columnar.known_spans import span_columns
-from windowmill.windowing.columnar.positions import SEQUENCE
+from windowmill.windowing.columnar.positions import NODE_LEVEL, SEQUENCE
 from windowmill.windowing.columnar.rows import ROW_KEY, codes_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.layout import Layout
@@ -87,7 +87,7 @@ _SUPERSEDED = '"_ superseded"'
 _AGE = '"_ age"'
 _BUCKET = pa.field(BUCKET, pa.int32())
 #: Columns that separate the parts' rows, or by which rows are read: first, because Delta keeps statistics of the first columns only.
-_LEADING = (BUCKET, KIND, SEQUENCE, SLICE, LEVEL, REACHING, CLOSED, GAP, FIRST, LAST, BATCH)
+_LEADING = (BUCKET, KIND, SEQUENCE, SLICE, LEVEL, REACHING, CLOSED, GAP, NODE_LEVEL, FIRST, LAST, BATCH)
 
 
 class StateTable:
@@ -146,7 +146,7 @@ class StateTable:
         require_columns(self._path, [*there, *may_lack], schema.names)
         if self._only is not None and BUCKET in there:
             low, high = self._only.share.stored
-            where = f"({where}) AND ({BUCKET} IS NULL OR {BUCKET} BETWEEN {low} AND {high})"
+            where = f"({where}) AND {BUCKET} BETWEEN {low} AND {high}"
         names = ", ".join(quoted(name) if name in there else f"NULL AS {quoted(name)}" for name in schema.names)
         reader = pa.RecordBatchReader.from_stream(
             QueryBuilder().register("state", table).execute(f"SELECT {names} FROM state WHERE {where}")
@@ -168,7 +168,12 @@ def order_of(columns: Sequence[str]) -> list[str]:
 
     Rows that are read together are then stored together, so statistics exclude most files and pages from a read of few rows.
     """
-    return [name for name in (KIND, LEVEL, REACHING, SLICE, LAST, BUCKET) if name in columns]
+    return [name for name in (KIND, LEVEL, NODE_LEVEL, REACHING, SLICE, LAST, BUCKET) if name in columns]
+
+
+def order_in_batches(columns: Sequence[str]) -> list[str]:
+    """As :func:`order_of`, for the files of a batch: none where no rows are read by kind, level or family of slices."""
+    return order_of(columns) if {KIND, LEVEL, NODE_LEVEL, REACHING} & set(columns) else []
 
 
 def files_of(table: DeltaTable) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.replacing import ReplacedRange
-from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_of
+from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_in_batches
 from windowmill.checkpoints.stores import is_table, use_options
 from windowmill.jobs.batch.from_state import carried_of, with_gaps
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job, Step, untimed
@@ -37,7 +37,7 @@ from windowmill.jobs.schedulers.tasks import NumberedRows, Quarantining
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.access import map_in_arrow
 from windowmill.windowing.axis import AXIS_END
-from windowmill.windowing.columnar.added_columns import KIND, LEVEL, REACHING, RETRACTED
+from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
@@ -164,8 +164,6 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
     """Where the rows that ``parts`` compute are written."""
     runnable, pipeline = job.runnable, job.runnable.pipeline
     state = joint_schema(pipeline, [part.schema for part in parts])
-    # The order of rows matters only where batches read rows by kind, level or family of slices.
-    order = order_of(state.names) if {KIND, LEVEL, REACHING} & set(state.names) else []
     quarantine, sink = runnable.places.quarantine, Target(runnable.sink_path, _sink_schema(job))
     return Targets(
         job.plan.batch,
@@ -173,7 +171,7 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
         {
             "sink": sink,
             "retracted": sink,
-            "state": Target(runnable.places.state, state, order, keys_of(state)),
+            "state": Target(runnable.places.state, state, order_in_batches(state.names), keys_of(state)),
             "quarantine": Target(quarantine, quarantine_schema(pipeline)),
             "refused": Target(quarantine, REFUSED_SCHEMA),
         },

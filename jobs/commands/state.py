@@ -34,7 +34,7 @@ from windowmill.jobs.commands.summaries import bound, facts_table, titled
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, show
 from windowmill.jobs.json_lines.read import plain
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, NUMBER_OF, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME
 from windowmill.windowing.columnar.hashes import REMEDY
 from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.columnar.objects import decode
@@ -45,6 +45,7 @@ from windowmill.windowing.columnar.positions import (
     LIVE,
     NEXT,
     NODE,
+    NODE_LEVEL,
     POSITION,
     SEQUENCE,
     WAITING,
@@ -230,7 +231,7 @@ class PositionsView(View):
         """What each window holds of the key, the tuples that wait, and the latest leaves with their partials."""
         rows = self.inspection.rows_of(key)
         entries = {row[SEQUENCE]: row for row in rows if row[KIND] == KEY_ROW}
-        leaves = [row for row in rows if row[KIND] == NODE and row[LEVEL] == 0]
+        leaves = [row for row in rows if row[KIND] == NODE and row[NODE_LEVEL] == 0]
         waiting = sorted((row for row in rows if row[KIND] == WAITING), key=lambda row: row[TIME])
         due = min((entry[DUE] for entry in entries.values()), default=AFTER)
         known = [(index, entries[name]) for name, held in self._state.sequences.items() if name in entries for index in held]

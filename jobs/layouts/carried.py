@@ -171,7 +171,7 @@ def _own(each: CarriedPart, rows: pa.Table) -> pa.Table:
     names, layout = rows.column_names, each.part.name
     if layout == "slices":
         wanted = reduce(or_, (pc.field(name).is_valid() for name in (SLICE, *each.before.spans)))
-        if each.recut and LEVEL in each.before.schema.names:  # other parts of the table may have levels, too
+        if each.recut and LEVEL in each.before.schema.names:
             wanted &= pc.field(LEVEL) == 0
     elif layout == "sessions":
         wanted = pc.field(GAP).is_valid()

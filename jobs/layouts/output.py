@@ -20,8 +20,9 @@ from windowmill.jobs.layouts.returning import returnable
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, UNREAD, VERSION
 from windowmill.jobs.sources.unusable_rows import REASONS, TOO_LATE, details_of, with_texts
 from windowmill.windowing.bounds import PRINTABLE
-from windowmill.windowing.columnar.added_columns import KIND, LEVEL, RETRACTED, SLICE, TIME, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import KIND, RETRACTED, SLICE, TIME, WATERMARK_OF
 from windowmill.windowing.columnar.positions import NODE, SEQUENCE
+from windowmill.windowing.columnar.slices import number_of_nodes
 from windowmill.windowing.counts import Counts, WindowRows
 from windowmill.windowing.errors import WindowmillError
 
@@ -140,14 +141,12 @@ def restored_kinds(stored: pa.Table | None) -> Restored:
     if stored is None or not stored.num_rows:
         return {}
     if SEQUENCE in stored.column_names and KIND in stored.column_names:  # a key may have the name of the one
-        special, name = pc.equal(stored.column(KIND), NODE), FLATFAT
-    elif SLICE in stored.column_names and LEVEL in stored.column_names:
-        special, name = pc.greater(stored.column(LEVEL), 0), SLICE_NODES
+        n, kinds = pc.sum(pc.equal(stored.column(KIND), NODE)).as_py(), (FLATFAT, OTHERS)
+    elif SLICE in stored.column_names:
+        n, kinds = number_of_nodes(stored), (SLICE_NODES, SLICES)
     else:
-        return {SLICES if SLICE in stored.column_names else OTHERS: stored.num_rows}
-    n = pc.sum(special).as_py() or 0
-    counts = {name: n, OTHERS if name == FLATFAT else SLICES: stored.num_rows - n}
-    return {kind: rows for kind, rows in counts.items() if rows}
+        n, kinds = 0, (FLATFAT, OTHERS)
+    return {kind: rows for kind, rows in zip(kinds, (n, stored.num_rows - n), strict=True) if rows}
 
 
 def quarantine_schema(pipeline: Pipeline) -> pa.Schema:

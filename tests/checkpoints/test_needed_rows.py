@@ -77,7 +77,7 @@ def test_the_same_rows_of_positions_are_needed(folder, live, rows):
             "_kind": [row[3] for row in rows],
             "_head": cells(5, is_key),
             "_through": cells(6, is_key),
-            "_level": cells(4, is_node),
+            "_node_level": cells(4, is_node),
             "_position": cells(5, is_node),
             "_time": cells(5, is_waiting),
         }

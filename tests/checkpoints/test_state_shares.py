@@ -25,14 +25,12 @@ def share(number: int, n: int = N_TASKS) -> KeysOfShare:
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """A state to which each of three tasks has written the slices of its keys, and an earlier version a file without buckets."""
+    """A state to which each of three tasks has written the slices of its keys."""
     rows = with_checksums(
         pa.table({"k": [f"key {n}" for n in range(N_KEYS)], "_slice": [n % 9 for n in range(N_KEYS)], "_batch": [0] * N_KEYS})
     )
     for number in range(N_TASKS):
         write_deltalake(tmp_path, with_buckets(share(number).rows(rows), ["k"]), mode="append")
-    old = with_checksums(pa.table({"k": ["key 0", "old"], "_slice": [9, 9], "_batch": [0, 0]}))
-    write_deltalake(tmp_path, old.append_column("_bucket", pa.nulls(2, pa.int32())), mode="append")
     return str(tmp_path)
 
 
@@ -59,9 +57,8 @@ def test_shares_are_read_from_the_files_that_hold_them(path, monkeypatch, whole,
         found += (own := keys_in(path, share(number, n_tasks)))
         assert own
         if whole:
-            # Those that hold some of the share, and the one of which no bucket is known.
-            assert len(opened) == 1 + (1 if n_tasks == N_TASKS or number in (0, n_tasks - 1) else 2)
-    assert sorted(found) == keys_in(path, None) == sorted([*(f"key {n}" for n in range(N_KEYS)), "key 0", "old"])
+            assert len(opened) == (1 if n_tasks == N_TASKS or number in (0, n_tasks - 1) else 2)
+    assert sorted(found) == keys_in(path, None) == sorted(f"key {n}" for n in range(N_KEYS))
 
 
 @pytest.mark.parametrize("bound", ["minValues", "maxValues"])

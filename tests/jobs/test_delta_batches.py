@@ -18,9 +18,9 @@ from tests.jobs.drawn import Row, at, pipeline_of
 from tests.jobs.test_position_batches import in_pieces
 from tests.strategies import ARRIVALS, shared
 from windowmill.jobs.layouts.output import FLATFAT
-from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL
+from windowmill.windowing.columnar.added_columns import BATCH, KIND
 from windowmill.windowing.columnar.position_deltas import STRIDE
-from windowmill.windowing.columnar.positions import HEAD, LIVE, NODE, POSITION, WAITING
+from windowmill.windowing.columnar.positions import HEAD, LIVE, NODE, NODE_LEVEL, POSITION, WAITING
 from windowmill.windowing.errors import StateCorruptError
 
 pytestmark = pytest.mark.thorough
@@ -114,7 +114,7 @@ def test_a_node_that_is_gone_is_told(level):
 
     def without(rows: pa.Table) -> pa.Table:
         placed = rows.append_column("place", pa.array(np.arange(len(rows))))
-        nodes = placed.filter(pc.and_(pc.equal(placed.column(KIND), NODE), pc.equal(placed.column(LEVEL), level))).sort_by(BATCH)
+        nodes = placed.filter(pc.and_(pc.equal(placed.column(KIND), NODE), pc.equal(placed.column(NODE_LEVEL), level))).sort_by(BATCH)
         live = {row[POSITION]: row[LIVE] for row in nodes.to_pylist()}
         head = pc.max(rows.column(HEAD)).as_py()
         first = min(position for position, held in live.items() if held and position + (1 << level) > head)

@@ -197,7 +197,7 @@ def test_rows_are_found_by_the_statistics_of_the_first_columns(tmp_path):
     run = Run(pipeline_of([*ALL_WAYS, "known"], NUMBERS), str(tmp_path / "state"))
     run.step([at(0), at(1)], 0)
     names = DeltaTable(run.path).schema().to_arrow().names
-    leading = ["k", "_bucket", "_kind", "_sequence", "_slice", "_level", "_closed", "_gap", "_first", "_last", "_batch"]
+    leading = ["k", "_bucket", "_kind", "_sequence", "_slice", "_closed", "_gap", "_node_level", "_first", "_last", "_batch"]
     assert names[:13] == [*leading, "_known__first", "_known__last"]
 
 

@@ -138,7 +138,7 @@ def test_a_node_that_is_gone_is_told():
     run = held_by_a_window()
     run.change_state(
         lambda rows: rows.filter(
-            pc.invert(pc.fill_null(pc.and_(pc.equal(rows.column("_level"), 2), pc.equal(rows.column("_position"), 0)), False))
+            pc.invert(pc.fill_null(pc.and_(pc.equal(rows.column("_node_level"), 2), pc.equal(rows.column("_position"), 0)), False))
         )
     )
     with pytest.raises(StateCorruptError, match="nodes of windows that are still open are missing"):

@@ -12,9 +12,9 @@ import pytest
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at
 from windowmill.checkpoints.state.tables import slice_schema
-from windowmill.windowing.columnar.added_columns import KIND, LEVEL, SUM
+from windowmill.windowing.columnar.added_columns import KIND, SUM
 from windowmill.windowing.columnar.keyed import StateLog
-from windowmill.windowing.columnar.positions import ABOVE, NODE
+from windowmill.windowing.columnar.positions import ABOVE, NODE, NODE_LEVEL
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids, count_slices
 from windowmill.windowing.layouts import divide, windows_by_layout
@@ -310,13 +310,13 @@ def test_a_stored_nodes_bytes_are_those_of_the_columns_that_it_has():
     run.step([at(minute) for minute in range(20)])
     nodes = run.state.filter(pc.equal(run.state.column(KIND), NODE))
     filled = [name for name in nodes.column_names if nodes.column(name).null_count < len(nodes) and name != SUM]
-    assert {ABOVE, LEVEL} < set(filled)
+    assert {ABOVE, NODE_LEVEL} < set(filled)
     assert plan(pipeline).windows[0].leaf_bytes == 8 * len(filled)
 
 
 def test_a_key_that_is_named_like_a_column_of_positions_is_refused():
-    changed = {"keys": ["_Level"], "windows": [{"name": "w", "type": "sliding", "evict": {"count": 5}}]}
-    with pytest.raises(SpecError, match="two columns of the state would be named '_level'"):
+    changed = {"keys": ["_Node_level"], "windows": [{"name": "w", "type": "sliding", "evict": {"count": 5}}]}
+    with pytest.raises(SpecError, match="two columns of the state would be named '_node_level'"):
         plan(parse_pipeline(SPEC | RUNNABLE | changed))
 
 

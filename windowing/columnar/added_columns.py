@@ -23,6 +23,8 @@ ORDER = "_order"
 SLICE = "_slice"
 #: Level of a node, 0 for a slice; only where nodes are stored.
 LEVEL = "_level"
+#: Columns that rows of slices may have, of whatever spec.
+SLICE_COLUMNS = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER)
 #: Whether the events of a partial began before its slice and last into it: 1 or 0; only for interval events.
 REACHING = "_reaching"
 #: Start of the last slice that events of a partial are known to reach, until it is stored; only where such events last and windows show
@@ -30,7 +32,7 @@ REACHING = "_reaching"
 REACHED = "_reached"
 #: Of a fragment of a session: the gap, and its first and last event time.
 GAP, FIRST, LAST = "_gap", "_first", "_last"
-#: Bucket of the keys of a row of the state, see :mod:`.hashes`; null in rows that an earlier version wrote.
+#: Bucket of the keys of a row of the state, see :mod:`.hashes`.
 BUCKET = "_bucket"
 #: Batch that appended a row of the state.
 BATCH = "_batch"

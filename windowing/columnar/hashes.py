@@ -226,7 +226,7 @@ class KeysOfShare:
     def may_be_in(self, file: Mapping[str, Any]) -> bool:
         """Whether the statistics of a file of the state, as the table's log has them, allow rows with these keys."""
         low, high = file.get(f"min.{BUCKET}"), file.get(f"max.{BUCKET}")
-        return low is None or high is None or file.get(f"null_count.{BUCKET}") != 0 or self.may_be_between(low, high)
+        return low is None or high is None or self.may_be_between(low, high)
 
     def may_be_between(self, low: int, high: int) -> bool:
         """Whether some of these keys are in buckets from ``low`` through ``high``; true if these are none, which is damage."""

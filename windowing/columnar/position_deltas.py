@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.added_columns import BATCH, KIND, LEVEL, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, KIND, TIME
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
 from windowmill.windowing.columnar.position_reads import Bounds, Demand, StoredSequence
 from windowmill.windowing.columnar.position_sequence import KeptSequence, PolicyInput, Scalars, WindowContent, WindowOutcome
@@ -31,6 +31,7 @@ from windowmill.windowing.columnar.positions import (
     LIVE,
     NEXT,
     NODE,
+    NODE_LEVEL,
     POSITION,
     SEQUENCE,
     PositionStage,
@@ -105,7 +106,7 @@ class NodePlaces:
 
 def places_of(nodes: pa.Table, key: Ints) -> NodePlaces:
     """The places of stored ``nodes``, whose key indices are ``key``."""
-    return NodePlaces(key, *(int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION)))
+    return NodePlaces(key, *(int64_of(nodes.column(name).combine_chunks()) for name in (NODE_LEVEL, POSITION)))
 
 
 def live_nodes(name: str, stored: pa.Table, codes: Ints, head: Ints) -> Ints:
@@ -120,7 +121,7 @@ def live_nodes(name: str, stored: pa.Table, codes: Ints, head: Ints) -> Ints:
     """
     of_sequence = pc.and_(pc.equal(stored.column(SEQUENCE), name), pc.equal(stored.column(KIND), NODE))
     rows = np.flatnonzero(of_sequence.to_numpy())
-    nodes = stored.select([LEVEL, POSITION, LIVE, BATCH]).take(pa.array(rows))
+    nodes = stored.select([NODE_LEVEL, POSITION, LIVE, BATCH]).take(pa.array(rows))
     places = places_of(nodes, codes[rows])
     batch, live = (int64_of(nodes.column(column).combine_chunks()) for column in (BATCH, LIVE))
     order = np.lexsort((batch, places.level, places.begin, places.key))
@@ -246,7 +247,7 @@ class _Leaves:
         return _Leaves(self.sequence, place[self.key][kept], self.block[kept], self.head[keys], self.stop[keys])
 
     def holds(self, nodes: pa.Table, key: Ints) -> Bools:
-        level, begin = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION))
+        level, begin = (int64_of(nodes.column(name).combine_chunks()) for name in (NODE_LEVEL, POSITION))
         block = begin >> STRIDE
         split = np.isin(_codes(key, block), _codes(self.key, self.block))
         return np.asarray((level == 0) & (begin >= self.head[key]) & (split | ((block + 1) << STRIDE > self.stop[key])), np.bool_)
@@ -540,7 +541,7 @@ class DeltaSequence(KeptSequence):
         at = np.empty(len(is_new), np.int64)
         at[~is_new], at[is_new] = np.arange(len(held)), len(held) + np.arange(len(new))
         partials = PartialColumns(*arenas(self._stage.layout, table), self._stage.objects.decode(self._stage.objects.read(table))).at(at)
-        level = int64_of(table.column(LEVEL).combine_chunks())[at]
+        level = int64_of(table.column(NODE_LEVEL).combine_chunks())[at]
         places = NodePlaces(self._key_of(applied), level, entered.begin)
         values = values_at(joined_values((self._held_values, self._fed_values)), at)
         return _Items(table, applied.offsets, places, applied.time, applied.weight, values, is_new, entered.keys.alive, partials)
@@ -634,7 +635,7 @@ class DeltaSequence(KeptSequence):
         none = ~nodes.values.known
         whole = np.where(none, 0, nodes.values.whole)
         columns |= {
-            LEVEL: pa.array(nodes.places.level),
+            NODE_LEVEL: pa.array(nodes.places.level),
             POSITION: pa.array(nodes.places.begin),
             FIRST: pa.array(nodes.first, mask=gone),
             ABOVE: pa.nulls(len(gone), pa.int64()),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LEVEL, NUMBER_OF, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, NUMBER_OF, TIME
 from windowmill.windowing.columnar.positions import (
     ABOVE,
     FIRST,
@@ -21,6 +21,7 @@ from windowmill.windowing.columnar.positions import (
     LOWEST,
     NEXT,
     NODE,
+    NODE_LEVEL,
     POSITION,
     QUEUED,
     SEQUENCE,
@@ -116,7 +117,7 @@ def _rows_of(stored: pa.Table, sequence: str, kind: str) -> Ints:
 def nodes_of(name: str, stored: pa.Table, codes: Ints) -> tuple[pa.Table, Ints]:
     """The nodes of the sequence ``name`` in order of (key, position, level), and their key indices."""
     nodes = _rows_of(stored, name, NODE)
-    position, level = (int64_of(stored.column(column).combine_chunks().take(pa.array(nodes))) for column in (POSITION, LEVEL))
+    position, level = (int64_of(stored.column(column).combine_chunks().take(pa.array(nodes))) for column in (POSITION, NODE_LEVEL))
     nodes = nodes[np.lexsort((level, position, codes[nodes]))]
     return stored.take(pa.array(nodes)), codes[nodes]
 
@@ -230,7 +231,7 @@ class InnerNodes:
         return InnerNodes(self.sequence, self.head[keys])
 
     def holds(self, nodes: pa.Table, key: Ints) -> Bools:
-        level, begin = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION))
+        level, begin = (int64_of(nodes.column(name).combine_chunks()) for name in (NODE_LEVEL, POSITION))
         return np.asarray((level > 0) & (begin + (np.int64(1) << level) > self.head[key]), np.bool_)
 
     def may_hold(self, bounds: Bounds) -> Bools:
@@ -265,7 +266,7 @@ class Stretch:
         They are the leaves of evictable tuples, and the greatest nodes of the stretch that hold none of these. Leaves after the
         stretch are damage, which is noticed only when they are read.
         """
-        level, begin, first, above = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION, FIRST, ABOVE))
+        level, begin, first, above = (int64_of(nodes.column(name).combine_chunks()) for name in (NODE_LEVEL, POSITION, FIRST, ABOVE))
         front, stop, applied = self.front[key], self.stop[key], self.applied[key]
         to_parent = level_above(level)
         parent = begin >> to_parent << to_parent
@@ -351,7 +352,7 @@ class Demand:
         found = np.zeros(len(key), np.bool_)
         for name in dict.fromkeys(each.sequence for each in self.wanted):
             at = np.flatnonzero(pc.equal(nodes.column(SEQUENCE), name).to_numpy())
-            of_sequence = nodes.select([LEVEL, POSITION, FIRST, ABOVE]).take(pa.array(at))
+            of_sequence = nodes.select([NODE_LEVEL, POSITION, FIRST, ABOVE]).take(pa.array(at))
             for each in self.wanted:
                 if each.sequence == name:
                     found[at] |= each.holds(of_sequence, key[at])

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LEVEL, NUMBER_OF, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME
 from windowmill.windowing.columnar.objects import StoredObjects
 from windowmill.windowing.columnar.position_reads import WAITS, StoredSequence
 from windowmill.windowing.columnar.positions import (
@@ -23,6 +23,7 @@ from windowmill.windowing.columnar.positions import (
     KEY_ROW,
     NEXT,
     NODE,
+    NODE_LEVEL,
     POSITION,
     QUEUED,
     SEQUENCE,
@@ -251,12 +252,12 @@ class KeptSequence(PositionSequence):
         lifting = _LeafColumns(stage.ties, stage.layout, stage.objects)
         leaves = lifted_groups(lifting, rows, fed.rows, np.arange(len(fed.rows) + 1))
         keys = tuples.key[fed.rows]
-        leaves |= {LEVEL: pa.repeat(0, len(keys)), POSITION: pa.array(self._positions), FIRST: pa.array(tuples.time[fed.rows])}
+        leaves |= {NODE_LEVEL: pa.repeat(0, len(keys)), POSITION: pa.array(self._positions), FIRST: pa.array(tuples.time[fed.rows])}
         return pa.table([leaves[field.name].cast(field.type) for field in self._node_schema], schema=self._node_schema), keys
 
     @property
     def _node_schema(self) -> pa.Schema:
-        return pa.schema([(name, pa.int64()) for name in (LEVEL, POSITION, FIRST)] + self._stage.layout.stored_columns)
+        return pa.schema([(name, pa.int64()) for name in (NODE_LEVEL, POSITION, FIRST)] + self._stage.layout.stored_columns)
 
     @property
     @abstractmethod

@@ -29,7 +29,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LATE, LEVEL, NUMBER_OF, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LATE, NUMBER_OF, TIME
 from windowmill.windowing.columnar.hashes import RowCheck, with_checksum_column
 from windowmill.windowing.columnar.keyed import LIVE_PREFIX, label_of
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
@@ -48,9 +48,9 @@ from windowmill.windowing.slicing.policy_settings import STATE, PolicySettings
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import Clock
 
-#: Columns of a node but ``LEVEL`` and the partials: its first position, the event time of the tuple there, and the event time of the
+#: Columns of a node but the partials: its level, 0 for a leaf; its first position; the event time of the tuple there, and that of the
 #: first tuple of the node above it; null if no window will ever hold all of that node.
-POSITION, FIRST, ABOVE = "_position", "_first", "_above"
+NODE_LEVEL, POSITION, FIRST, ABOVE = "_node_level", "_position", "_first", "_above"
 #: The least level of inner nodes that are stored. Nodes of level 1 would be a third more rows, and spare a window one row at either end.
 LOWEST = 2
 _NONE = np.empty(0, np.int64)
@@ -144,11 +144,11 @@ class Forest:
         Parameters
         ----------
         nodes
-            Columns ``LEVEL``, ``POSITION``, ``FIRST`` and the partials; nodes of a key are in order of their positions.
+            Columns ``NODE_LEVEL``, ``POSITION``, ``FIRST`` and the partials; nodes of a key are in order of their positions.
         key
             Key index of each node; shape (n_nodes,).
         """
-        level, begin, first = (int64_of(nodes.column(name).combine_chunks()) for name in (LEVEL, POSITION, FIRST))
+        level, begin, first = (int64_of(nodes.column(name).combine_chunks()) for name in (NODE_LEVEL, POSITION, FIRST))
         is_new = np.arange(len(key)) >= n_restored
         given = _Rows(key, level, begin, first, is_new, *arenas(layout, nodes), objects.read(nodes))
         levels, highest = [given.of_level(0).in_order()], int(given.level.max(initial=0))
@@ -230,7 +230,7 @@ class Forest:
         above = level_above(rows.level)
         firsts = places_of(self._nodes, rows.key, rows.level, rows.begin >> above << above)
         columns = stored(self.layout, rows.ints, rows.floats, self.table) | self.stored_objects.write(rows.objects)
-        columns |= {LEVEL: pa.array(rows.level), POSITION: pa.array(rows.begin), FIRST: pa.array(rows.first)}
+        columns |= {NODE_LEVEL: pa.array(rows.level), POSITION: pa.array(rows.begin), FIRST: pa.array(rows.first)}
         return rows.key, columns | {ABOVE: pa.array(self._nodes.first[firsts], mask=firsts == MISSING)}
 
 
@@ -299,7 +299,7 @@ class PositionState:
         scalars = [(scalar_of(window.name, name), kind) for window in pipeline.windows for name, kind in _SCALARS.items()]
         self._scalars, self._partials = [name for name, _ in scalars], [name for name, _ in layout.stored_columns]
         fields += scalars
-        fields += [(name, pa.int64()) for name in (LEVEL, POSITION, FIRST, ABOVE)]
+        fields += [(name, pa.int64()) for name in (NODE_LEVEL, POSITION, FIRST, ABOVE)]
         if self.deltas:
             fields += [(LIVE, pa.int64()), (LEAST, pa.int64()), (FLOAT_LEAST, pa.float64())]
         self.schema = pa.schema([*fields, *layout.stored_columns])
@@ -321,7 +321,7 @@ class PositionState:
     @property
     def entry_columns(self) -> list[str]:
         """Columns of the state table that may have values in ``key`` rows and in waiting tuples."""
-        own = {LEVEL, POSITION, FIRST, ABOVE, LEAST, FLOAT_LEAST, *self._partials}
+        own = {NODE_LEVEL, POSITION, FIRST, ABOVE, LEAST, FLOAT_LEAST, *self._partials}
         return [name for name in self.stored_schema.names if name not in own]
 
     @property

@@ -97,6 +97,11 @@ class RowColumns(Protocol):
     def conditions(self) -> Sequence[str]: ...
 
 
+def number_of_nodes(rows: pa.Table) -> int:
+    """How many of the stored ``rows`` are nodes over slices."""
+    return (pc.sum(pc.greater(rows.column(LEVEL), 0)).as_py() or 0) if LEVEL in rows.column_names else 0
+
+
 @dataclass(frozen=True)
 class SliceStage:
     """Settings for lifting a pipeline's rows into slices; small and picklable.
