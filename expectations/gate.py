@@ -24,8 +24,6 @@ from windowmill.windowing.errors import first_line
 from windowmill.windowing.fields import percentage
 
 if TYPE_CHECKING:
-    import pyspark.sql
-
     from windowmill.expectations.rule import Past
     from windowmill.windowing.spec import Pipeline
 
@@ -140,7 +138,7 @@ class Verdict:
 
 
 def validate(
-    rows: pa.Table | pyspark.sql.DataFrame | Callable[[], Any],
+    rows: pa.Table | gx.SparkRows | Callable[[], Any],
     pipeline: Pipeline,
     *,
     columns: Sequence[str] | None = None,
@@ -148,7 +146,7 @@ def validate(
     rows_read: int = 0,
     rows_quarantined: int = 0,
     loss: Callable[[], Loss] | None = None,
-    spark: Callable[[], pyspark.sql.SparkSession] | None = None,
+    spark: Callable[[], gx.SparkSession] | None = None,
     kept: Callable[[Sequence[Rule]], Collection[int]] | None = None,
     count_of: Callable[[Collection[str]], int] | None = None,
     past: Past | None = None,
@@ -200,11 +198,11 @@ def _compared(rule: Rule, past: Past | None, rows_read: int) -> RuleResult:
 
 
 def _over_rows(
-    rows: pa.Table | pyspark.sql.DataFrame | Callable[[], Any],
+    rows: pa.Table | gx.SparkRows | Callable[[], Any],
     suite: Sequence[Rule],
     pipeline: Pipeline,
     count: int | None,
-    spark: Callable[[], pyspark.sql.SparkSession] | None,
+    spark: Callable[[], gx.SparkSession] | None,
     kept: Callable[[Sequence[Rule]], Collection[int]] | None,
     count_of: Callable[[Collection[str]], int] | None,
 ) -> Sequence[RuleResult]:
@@ -258,16 +256,14 @@ def verdict(results: tuple[RuleResult, ...]) -> Verdict:
 
 
 def _findings(
-    rows: pa.Table | pyspark.sql.DataFrame,
+    rows: pa.Table | gx.SparkRows,
     suite: Sequence[Rule],
     identity: Sequence[str],
-    spark: Callable[[], pyspark.sql.SparkSession] | None,
+    spark: Callable[[], gx.SparkSession] | None,
 ) -> dict[int, gx.Finding]:
     if not isinstance(rows, pa.Table):
         return _findings_of_frame(rows, suite, identity)
-    from pyspark.sql import SparkSession
-
-    session_of = spark or SparkSession.getActiveSession
+    session_of = spark or gx.active_session
     remote = [rule for rule in suite if needs_spark(rule)]
     findings = _findings_of_table(rows, [rule for rule in suite if rule not in remote], identity)
     if not remote:
@@ -307,7 +303,7 @@ def _findings_by_order(
     return findings | {index: replace(each, rows=[gx.unordered(row, alone) for row in each.rows]) for index, each in of_order.items()}
 
 
-def _findings_of_frame(rows: pyspark.sql.DataFrame, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, gx.Finding]:
+def _findings_of_frame(rows: gx.SparkRows, suite: Sequence[Rule], identity: Sequence[str]) -> dict[int, gx.Finding]:
     kinds = gx.kinds_of_frame(rows)
     typed = [(rule, gx.typed(rule.type, rule.arguments, kinds, spark=True)) for rule in suite]
     names = gx.spark_names(rows.columns)

@@ -22,7 +22,7 @@ from decimal import Decimal
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     import pyspark.sql
 
 
+#: Rows and sessions of Spark, which is imported where it is used.
+SparkRows: TypeAlias = "pyspark.sql.DataFrame"
+SparkSession: TypeAlias = "pyspark.sql.SparkSession"
 #: Greatest number of rows named per failed rule.
 MAX_EXAMPLES = 1_000
 #: Greatest number of characters of an error.
@@ -278,7 +281,14 @@ def _follows(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.and_(valid, pc.invert(pc.is_nan(column)).fill_null(False)) if pa.types.is_floating(column.type) else valid
 
 
-def along(frame: pyspark.sql.DataFrame, column: str) -> pyspark.sql.DataFrame:
+def active_session() -> SparkSession | None:
+    """The session of this thread; null if there is none."""
+    from pyspark.sql import SparkSession as Spark
+
+    return Spark.getActiveSession()
+
+
+def along(frame: SparkRows, column: str) -> SparkRows:
     """The rows of ``frame`` whose values in ``column`` are compared with the one before, and in ``ALONG_OF`` what is compared.
 
     Great Expectations keeps nulls of some types, and compares only the days of instants.
@@ -356,7 +366,7 @@ def kinds_of_table(schema: pa.Schema) -> Kinds:
     return kinds
 
 
-def kinds_of_frame(frame: pyspark.sql.DataFrame) -> Kinds:
+def kinds_of_frame(frame: SparkRows) -> Kinds:
     """Time columns of a Spark frame."""
     names: dict[str, Literal["instant", "wall", "day", "decimal"]] = {"timestamp": "instant", "timestamp_ntz": "wall", "date": "day"}
     names["decimal"] = "decimal"

@@ -41,9 +41,8 @@ from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from windowmill.jobs.schedulers.exchange import Exchange
+    from windowmill.jobs.spark.access import SparkSession
 
 
 def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untimed) -> ComputedBatch:

@@ -27,9 +27,8 @@ from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from windowmill.jobs.batch.progress import Progress
+    from windowmill.jobs.spark.access import SparkSession
 
 
 def were_missed(ledger: Ledger) -> bool:

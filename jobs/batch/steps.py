@@ -23,7 +23,6 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
-from pyspark.sql import SparkSession
 
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import Changes, Outcome
@@ -72,6 +71,7 @@ if TYPE_CHECKING:
     from windowmill.expectations.gate import Verdict
     from windowmill.jobs.batch.progress import Restated
     from windowmill.jobs.batch.restating import Restatement
+    from windowmill.jobs.spark.access import SparkSession
 
 
 def widen_tables(job: Job, ledger: Ledger, progress: Progress) -> None:

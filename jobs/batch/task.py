@@ -7,7 +7,6 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.stores import use_options
@@ -15,11 +14,12 @@ from windowmill.jobs.batch.job import ComputedBatch, Job, Step
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.access import map_in_arrow, mapped
 from windowmill.windowing.errors import WindowmillError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from windowmill.jobs.spark.access import DataFrame, SparkSession
 
 
 def compute_in_a_task(job: Job, spark: SparkSession, step: Step) -> ComputedBatch:
@@ -51,7 +51,7 @@ def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
 
 
 def _empty(rows: DataFrame) -> pa.Table:
-    return to_arrow_schema(rows.schema, timezone="UTC").empty_table()
+    return pa.schema(list(Columns(rows.schema).arrow.items())).empty_table()
 
 
 def _in_task(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, write_files
@@ -38,15 +37,14 @@ from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.layouts.limits import MAX_VALIDATED_IN_PANDAS
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
 from windowmill.jobs.schedulers.exchange import read_files
-from windowmill.jobs.spark.access import access_to, map_in_arrow
+from windowmill.jobs.spark.access import access_to, map_in_arrow, parquet_rows
 from windowmill.jobs.spark.object_storage import literal_path
 from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.errors import HeldError, first_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from windowmill.expectations.rule import Loss, Past, Rule
+    from windowmill.jobs.spark.access import DataFrame, SparkSession
     from windowmill.windowing.spec import Pipeline
 
 _UNIQUE, _ORDERED = "expect_compound_columns_to_be_unique", "expect_column_pair_values_a_to_be_greater_than_b"
@@ -94,7 +92,7 @@ class ResultFiles:
     def on_spark(self, spark: SparkSession) -> DataFrame:
         """The rows as a DataFrame."""
         if is_local(self.table):
-            rows = spark.read.schema(from_arrow_schema(self.schema)).parquet(*(literal_path(self.table, file.path) for file in self.files))
+            rows = parquet_rows(spark, [literal_path(self.table, file.path) for file in self.files], self.schema)
             return rows.select(*map(backquoted, self.schema.names))
         # Spark itself may lack what it needs to read object storage.
         numbers = spark.range(0, len(self.files), 1, len(self.files))

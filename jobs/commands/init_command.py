@@ -31,7 +31,7 @@ from windowmill.jobs.commands.terminal import Answer, AsJson, show
 from windowmill.jobs.layouts.limits import MAX_BYTES
 from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.folder_columns import as_json, schema_of_objects
+from windowmill.jobs.sources.folder_columns import schema_of_objects
 from windowmill.jobs.sources.kafka import newest_messages
 from windowmill.jobs.sources.kafka_messages import MessageForm, batches_of_messages, messages_in
 from windowmill.jobs.sources.options import OWN_COLUMNS, as_ddl, columns_of
@@ -449,7 +449,7 @@ def look_at_messages(address: str, given: Mapping[str, str]) -> Look:
                 f"source {settings.place}: has no message that is a JSON object; send the first ones, or give --option schema='k STRING, …'"
             )
         settings = source_of(format="kafka", options=options | {"schema": as_ddl(own)})
-    columns = Columns.of(as_json(columns_of(settings.options["schema"])))
+    columns = Columns.of_arrow(columns_of(settings.options["schema"]))
     sample = _in_order_of_arrival(messages, columns)
     bounds = [sample.num_rows * n // _PARTS for n in range(_PARTS + 1)]
     parts = tuple(end - begin for begin, end in pairwise(bounds) if begin < end)

@@ -18,7 +18,7 @@ from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from windowmill.jobs.spark.access import DataFrame
 
 _PLACE, _COMMIT = "_ place", "_ arrival"
 

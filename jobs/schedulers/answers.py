@@ -19,9 +19,8 @@ from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.windowing.columnar.rows import without_empty_chunks
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from windowmill.jobs.layouts.input import TableInput
+    from windowmill.jobs.spark.access import SparkSession
     from windowmill.windowing.kernels.combine import Ints
 
 #: Most rows whose answers the driver collects: five bytes for each row and condition in transit, an eighth of a byte once packed.

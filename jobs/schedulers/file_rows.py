@@ -32,11 +32,10 @@ from windowmill.windowing.columnar.hashes import KeyShare
 from windowmill.windowing.watermark import BEFORE, first_of_commit, seen_before
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from windowmill.jobs.layouts.base import MapReduce
     from windowmill.jobs.layouts.input import TableInput
     from windowmill.jobs.sources.plain_files import FilePart
+    from windowmill.jobs.spark.access import SparkSession
     from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.watermark import LatenessRule

@@ -20,11 +20,10 @@ from windowmill.windowing.registry import Registry, resolve
 from windowmill.windowing.spec import DELTA_OPTIONS, Pipeline, Source
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from windowmill.checkpoints.plans import Plan
     from windowmill.jobs.sources.kafka_messages import MessageForm
     from windowmill.jobs.sources.text_files import TextForm
+    from windowmill.jobs.spark.access import DataFrame, SparkSession
 
 #: Prefix of the caveat of a Delta table that a spec names by a catalog.
 _BY_NAME = "a table of the catalog, read where it lay when a run first asked; "

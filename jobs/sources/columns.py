@@ -9,16 +9,21 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
+from pyspark.errors import PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.types import (
     ArrayType,
     BooleanType,
     DataType,
+    DateType,
     IntegralType,
     MapType,
     NumericType,
+    StringType,
     StructField,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     VariantType,
 )
 
@@ -27,7 +32,7 @@ from windowmill.jobs.column_names import ADDED, FAILED, FILE, REASON, ROW, TAKEN
 from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.widening import WiderPartials
-from windowmill.windowing.errors import SourceSchemaError, no_column
+from windowmill.windowing.errors import SourceSchemaError, first_line, no_column
 from windowmill.windowing.layouts import divide, live_columns
 from windowmill.windowing.spec import Pipeline
 
@@ -49,6 +54,15 @@ class Columns:
     def of(cls, schema_json: str) -> Columns:
         """The columns of a schema written as the JSON of a Spark ``StructType``."""
         return cls(StructType.fromJson(json.loads(schema_json)))
+
+    @classmethod
+    def of_arrow(cls, schema: pa.Schema) -> Columns:
+        """The columns of ``schema``; raises ``SourceSchemaError`` for a type that Spark does not have."""
+        try:
+            return cls(from_arrow_schema(schema, prefer_timestamp_ntz=True))
+        except PySparkException as err:
+            why = first_line(err)
+            raise SourceSchemaError(f"the source has a column of a type that Spark does not have ({why}); leave it out") from err
 
     @property
     def arrow(self) -> Mapping[str, pa.DataType]:
@@ -74,6 +88,15 @@ class Columns:
         """For each column of texts of fixed length, CHAR(n), its length: Spark pads shorter texts with spaces as it reads them."""
         declared = {field.name: _FIXED.fullmatch(field.metadata.get(DECLARED, "")) for field in self.struct}
         return {name: int(found[1]) for name, found in declared.items() if found}
+
+    @property
+    def json(self) -> str:
+        """The columns as the JSON of a Spark ``StructType``."""
+        return str(self.struct.json())
+
+    def may_be_time(self, name: str) -> bool:
+        """Whether values of the column ``name`` can be event times."""
+        return isinstance(self.type_of(name), IntegralType | TimestampType | TimestampNTZType | DateType | StringType)
 
     def type_of(self, name: str) -> DataType:
         """Spark type of the column ``name``."""

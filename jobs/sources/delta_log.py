@@ -27,8 +27,7 @@ from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceMissingError, SourceRangeGoneError, first_line
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
+    from windowmill.jobs.spark.access import DataFrame, SparkSession
     from windowmill.windowing.fields import Time
     from windowmill.windowing.spec import Source
 

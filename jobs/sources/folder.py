@@ -26,9 +26,8 @@ from windowmill.jobs.sources.unusable_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceError, SourceMissingError, SpecError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from windowmill.checkpoints.plans import Plan
+    from windowmill.jobs.spark.access import DataFrame, SparkSession
     from windowmill.windowing.spec import Pipeline, Source
 
 #: Files whose rows are counted before any of them is planned, and of them at one time: most of it is waiting for a store.
@@ -124,7 +123,9 @@ def _columns(
                 f"source {settings.path}: there are no {settings.format} files in the folder yet; write the first one, correct "
                 "source.path, or give the columns as source.options.schema"
             )
-        return folder_columns.as_json(declared(given)), {}, frozenset()
+        from windowmill.jobs.sources.columns import Columns
+
+        return Columns.of_arrow(declared(given)).json, {}, frozenset()
     paths = sorted(listed, key=lambda path: (listed[path].mtime_ns, path))
     if not is_parquet:
         schema_json, untyped = folder_columns.schema_of(settings, root, paths)

@@ -12,8 +12,6 @@ from itertools import chain, islice
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql.pandas.types import from_arrow_schema
 
 from windowmill.jobs.conditions.truths import columns_used, in_conditions
 from windowmill.jobs.sources.base import PlainFile
@@ -25,7 +23,7 @@ from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.text_files import OpenText, json_object, text_form, without_header
 from windowmill.jobs.sources.text_values import OPTIONS, TextTimes, guessed
 from windowmill.windowing.columnar.results import result_types
-from windowmill.windowing.errors import SourceError, SourceSchemaError, first_line
+from windowmill.windowing.errors import SourceError
 from windowmill.windowing.spec import Pipeline, Source
 
 #: Files from which columns are found: the first and the last ones, and rows of each.
@@ -64,7 +62,8 @@ def with_folders(own: pa.Schema, paths: Iterable[str]) -> pa.Schema:
 def _as_texts(schema: pa.Schema) -> tuple[str, frozenset[str]]:
     """``schema`` as JSON, with texts for columns of null type, and the names of these."""
     untyped = frozenset(field.name for field in schema if pa.types.is_null(field.type))
-    return as_json(pa.schema([field.with_type(pa.string()) if field.name in untyped else field for field in schema])), untyped
+    typed = pa.schema([field.with_type(pa.string()) if field.name in untyped else field for field in schema])
+    return Columns.of_arrow(typed).json, untyped
 
 
 def of_parquet(footers: Sequence[Footer], paths: Iterable[str], recorded: str | None) -> tuple[str, dict[str, str], frozenset[str]]:
@@ -177,11 +176,3 @@ def _texts_of_objects(rows: Iterable[Mapping[str, Any]], times: TextTimes) -> Ma
         # Numbers in quotes stay texts; only dates and instants are written as texts in JSON.
         found[name] |= {"text"} if times.type_of(texts) is None else texts
     return found
-
-
-def as_json(schema: pa.Schema) -> str:
-    """``schema`` as the JSON of a Spark ``StructType``; raises ``SourceSchemaError`` for a type that Spark does not have."""
-    try:
-        return str(from_arrow_schema(schema, prefer_timestamp_ntz=True).json())
-    except PySparkException as err:
-        raise SourceSchemaError(f"the source has a column of a type that Spark does not have ({first_line(err)}); leave it out") from err

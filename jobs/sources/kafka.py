@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from windowmill.checkpoints.source_files import Event, SeenFile, SeenFiles
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.folder_columns import as_json
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.kafka_messages import Brokers, MessageForm, Settings, settings_of
 from windowmill.jobs.sources.options import Partition, columns_of, starting_offsets, topics_of
 from windowmill.jobs.sources.reading import instant_of
@@ -25,8 +25,7 @@ from windowmill.jobs.sources.unusable_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceRangeGoneError, SourceReplacedError
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
+    from windowmill.jobs.spark.access import DataFrame, SparkSession
     from windowmill.windowing.spec import Pipeline, Source
 
 #: First offset of a range, and the one after its last.
@@ -72,7 +71,7 @@ def open_kafka(settings: Source, record: str | None, topics: Topics | None = Non
         path=settings.place,
         table_id="kafka/" + ",".join(f"{name}:{topic_id}" for name, topic_id in topics.ids.items()),
         version=len(seen) - 1,
-        schema_json=as_json(columns_of(settings.options["schema"])),
+        schema_json=Columns.of_arrow(columns_of(settings.options["schema"])).json,
         seen=tuple(seen),
         recorded=len(known),
         first=topics.first,

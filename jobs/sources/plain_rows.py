@@ -15,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import DateType, IntegralType, StringType, TimestampNTZType, TimestampType
 
 from windowmill.jobs.column_names import CORRUPT
 from windowmill.jobs.conditions.truths import Conditions, Truth, columns_of, every_condition
@@ -32,7 +31,6 @@ from windowmill.windowing.spec import Pipeline
 #: Metadata of a column that Spark fills in where a file lacks it.
 _DEFAULT = "EXISTS_DEFAULT"
 #: Types of event times that :class:`.EventTimes` takes.
-_TIMES = (IntegralType, TimestampType, TimestampNTZType, DateType, StringType)
 
 #: Errors of reading rows in this process, after which Spark reads them instead, or reports what is wrong.
 NOT_HERE = (NotPlainError, SpecError, OSError, pa.ArrowException)
@@ -215,7 +213,7 @@ def local_conditions(pipeline: Pipeline, columns: Columns) -> Conditions:
     """All conditions of the spec; raises ``NotPlainError``, saying why, if only Spark can give a column its values."""
     # A source that lacks the column is refused later.
     for name in filter(None, (pipeline.time.column, pipeline.time.end)):
-        if name not in columns.struct.names or not isinstance(columns.type_of(name), _TIMES):
+        if name not in columns.struct.names or not columns.may_be_time(name):
             raise NotPlainError(f"{name!r} is no column of a time")
     if columns.taken is not None:
         raise NotPlainError(f"the name of the column {columns.taken!r} is taken")

@@ -39,9 +39,8 @@ from windowmill.windowing.errors import SourceRangeGoneError, first_line
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from windowmill.jobs.sources.base import PlainFile
+    from windowmill.jobs.spark.access import DataFrame, SparkSession
 
 #: Rows of files that Spark reads at a time.
 _BY_SPARK = 1_000_000

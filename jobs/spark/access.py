@@ -10,13 +10,14 @@ import re
 import unicodedata
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
@@ -28,10 +29,22 @@ from windowmill.jobs.spark.spark_settings import DELTA_EXTENSION, EXTENSIONS, MA
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.settings import PLUGINS
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
-
+# Modules that hand on sessions and frames name their types by this one.
+__all__ = [
+    "UNESCAPED",
+    "Access",
+    "ClassicAccess",
+    "ConnectAccess",
+    "DataFrame",
+    "SparkSession",
+    "access_to",
+    "hadoop_uri",
+    "holds_text",
+    "map_in_arrow",
+    "mapped",
+    "parquet_rows",
+    "sql_type",
+]
 #: Names of UTC among the session's zones, in upper case.
 _UTC = ("UTC", "ETC/UTC", "Z", "GMT", "ETC/GMT", "+00:00", "ZULU", "ETC/ZULU", "UCT", "ETC/UCT", "UNIVERSAL")
 #: Characters that a Java URI does not escape in a path, besides letters and digits.
@@ -100,6 +113,11 @@ def map_in_arrow(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]],
     """
     types = from_arrow_schema(schema)
     return access_to(rows.sparkSession).named(rows.mapInArrow(partial(_in_worker, function), types), types)
+
+
+def parquet_rows(spark: SparkSession, paths: Sequence[str], schema: pa.Schema) -> DataFrame:
+    """The rows of the Parquet files at ``paths``, with the columns ``schema``."""
+    return spark.read.schema(from_arrow_schema(schema)).parquet(*paths)
 
 
 def mapped(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as xml
@@ -180,13 +181,19 @@ def fetch_jars(folder: Path, jars: Sequence[Jar] = DELTA_JARS) -> list[Jar]:
     return wanted
 
 
+def pyspark_folder() -> Path:
+    """Folder of the package PySpark, which is not imported."""
+    found = find_spec("pyspark")
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parent
+
+
 def _resolve(wanted: Sequence[Jar], into: Path) -> None:
     """Fetch ``wanted`` by Spark's Ivy; ``WINDOWMILL_IVY_SETTINGS`` may name an Ivy settings file, e.g. for a mirror."""
-    import pyspark  # only set-up needs it; sessions use this module for paths only
-
-    ivy = sorted((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+    ivy = sorted((pyspark_folder() / "jars").glob("ivy-*.jar"))
     if not ivy:
-        raise MachineError(f"pyspark in {Path(pyspark.__file__).parent} has no jars; install it again: `make setup`")
+        raise MachineError(f"pyspark in {pyspark_folder()} has no jars; install it again: `make setup`")
     module = xml.Element("ivy-module", version="2.0")
     xml.SubElement(module, "info", organisation="windowmill", module="jars")
     dependencies = xml.SubElement(module, "dependencies")

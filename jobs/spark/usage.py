@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from windowmill.jobs.spark.access import ConnectAccess, access_to
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from windowmill.jobs.spark.access import SparkSession
 
 #: How long counting waits for what Spark still has to note of tasks that have ended.
 _NOTED_MS = 2_000

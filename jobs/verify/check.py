@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import functions as F
 from rich.filesize import decimal
 
 from windowmill.checkpoints.batches import effective_batches
@@ -45,11 +44,10 @@ from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.reference.events import ranks
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from windowmill.checkpoints.batches import Batch
     from windowmill.checkpoints.places import Runnable
     from windowmill.jobs.batch.progress import Progress
+    from windowmill.jobs.spark.access import DataFrame, SparkSession
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.windows.base import Window
 
@@ -442,8 +440,8 @@ def _by_spark(plain: Plain, keys: pa.Table, arrival: Arrival) -> SampledRows:
 
     def chosen(rows: DataFrame) -> DataFrame:
         rows, conditions = with_conditions(rows, pipeline, plain.types)
-        own = [F.col(backquoted(name)) for name in dict.fromkeys([*plain.rows.columns, TIME, UNTIL_OF, FILE, ROW])]
-        return rows.select(*own, *(F.col(name).alias(condition_column(text)) for text, name in conditions.items()))
+        own = map(backquoted, dict.fromkeys([*plain.rows.columns, TIME, UNTIL_OF, FILE, ROW]))
+        return rows.selectExpr(*own, *(f"{backquoted(name)} AS {backquoted(condition_column(text))}" for text, name in conditions.items()))
 
     rows = plain.of_keys(keys, arrival)
     found = chosen(rows).limit(MAX_ROWS + 1).toArrow()
@@ -453,13 +451,13 @@ def _by_spark(plain: Plain, keys: pa.Table, arrival: Arrival) -> SampledRows:
         {FILE: pa.array([file for file, _ in arrival.latest], pa.int32()), ROW: pa.array([n for _, n in arrival.latest], pa.int64())}
     )
     others = read(sorted({file for file, _ in arrival.latest}), arrival.closed)
-    others = others.join(F.broadcast(plain.spark.createDataFrame(without_empty_chunks(latest))), [FILE, ROW], "left_semi")
+    others = others.join(plain.spark.createDataFrame(without_empty_chunks(latest)).hint("broadcast"), [FILE, ROW], "left_semi")
     return SampledRows(found, chosen(others).toArrow().cast(found.schema))
 
 
 def _fewest(rows: DataFrame, keys: tuple[str, ...]) -> pa.Table:
     """Those of the keys with the fewest ``rows`` whose rows together are not too many."""
-    counted = rows.groupBy(*map(backquoted, keys)).agg(F.count(F.lit(1)).alias(_COUNT)).toArrow().sort_by(_COUNT)
+    counted = rows.groupBy(*map(backquoted, keys)).agg({"*": "count"}).withColumnRenamed("count(1)", _COUNT).toArrow().sort_by(_COUNT)
     together = np.cumsum(counted.column(_COUNT).to_numpy())
     return counted.slice(0, int(np.searchsorted(together, MAX_ROWS, side="right"))).select(list(keys))
 

@@ -22,9 +22,9 @@ from importlib import metadata
 from pathlib import Path
 
 import psutil
-import pyspark
 
 from windowmill.jobs.child import tie_to_parent
+from windowmill.jobs.spark.jars import pyspark_folder
 from windowmill.jobs.spark.spark_settings import CONNECT_MODE, DELTA_CONF, RELEASE, RUNTIME_CONF, SERVER, TOKEN, launch_conf
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.settings import MASTER
@@ -237,7 +237,7 @@ def _command(port: int, scratch: Path) -> list[str]:
         RELEASE: metadata.version("windowmill"),
     }
     conf = [part for key, value in settings.items() for part in ("--conf", f"{key}={value}")]
-    return [f"{Path(pyspark.__file__).parent}/bin/spark-submit", *conf, "--class", _CLASS, "spark-internal"]
+    return [f"{pyspark_folder()}/bin/spark-submit", *conf, "--class", _CLASS, "spark-internal"]
 
 
 def _environment(more: dict[str, str]) -> dict[str, str]:

@@ -28,7 +28,7 @@ from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.specfile import parse_pipeline
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from windowmill.jobs.spark.access import SparkSession
 
 #: Batches of each pipeline, and rows of a batch.
 ROUNDS, ROWS = 3, 1_000
