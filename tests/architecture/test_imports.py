@@ -28,23 +28,21 @@ ALLOWED = {
     # Jobs and the ledger are for tasks; that parsing a DAG file loads neither is tested with the DAGs.
     "dags": {"windowing", "airflow", "checkpoints", "jobs"},
 }
-#: Where jobs speak to Spark; the first are folders.
-SPARK_FOLDERS = {"spark", "conditions", "verify", "warm"}
+#: Folders and modules of jobs that call PySpark, and modules that only hand on its sessions and frames.
+SPARK_FOLDERS = {"spark", "conditions", "verify"}
 SPARK_MODULES = {
-    "batch/compute.py",
-    "batch/counted_rows.py",
     "batch/spark_committer.py",
-    "batch/steps.py",
-    "batch/task.py",
-    "batch/validating.py",
-    "commands/try_spark.py",
     "dataframe.py",
     "views.py",
-    *(f"schedulers/{name}.py" for name in ("answers", "bounded", "exchange", "file_rows", "tasks")),
-    *(
-        f"sources/{name}.py"
-        for name in ("base", "columns", "delta_log", "folder", "folder_columns", "kafka", "plain_rows", "spark_files", "table_rows")
-    ),
+    *(f"schedulers/{name}.py" for name in ("answers", "bounded", "exchange", "tasks")),
+    *(f"sources/{name}.py" for name in ("columns", "spark_files")),
+}
+HANDING_ON = {
+    *(f"batch/{name}.py" for name in ("compute", "counted_rows", "steps", "task", "validating")),
+    "commands/try_spark.py",
+    "schedulers/file_rows.py",
+    *(f"sources/{name}.py" for name in ("base", "delta_log", "folder", "kafka", "table_rows")),
+    "warm/warm_up.py",
 }
 
 
@@ -79,11 +77,14 @@ def test_every_place_is_opened_by_one_module():
 def test_spark_is_known_in_few_modules():
     """Neither parts nor the local scheduler name a class of Spark, also not for types alone."""
     known = re.compile(r"^\s*(?:from|import) pyspark", re.MULTILINE)
+    handed = re.compile(r"^\s*from windowmill\.jobs\.spark\.access import [^\n]*(?:DataFrame|SparkSession)", re.MULTILINE)
     for package in ("windowing", "checkpoints", "dags"):
         assert [path for path in files_of(package) if known.search(path.read_text())] == []
-    speaking = {path.relative_to(ROOT / "jobs") for path in files_of("jobs") if known.search(path.read_text())}
-    assert {str(folder) for path in speaking for folder in path.parents} >= SPARK_FOLDERS
-    assert {str(path) for path in speaking if not SPARK_FOLDERS & set(map(str, path.parents))} == SPARK_MODULES
+    jobs = {path.relative_to(ROOT / "jobs"): path.read_text() for path in files_of("jobs")}
+    assert all((ROOT / "jobs" / folder).is_dir() for folder in SPARK_FOLDERS)
+    own = {str(path): text for path, text in jobs.items() if not SPARK_FOLDERS & set(map(str, path.parents))}
+    assert {path for path, text in own.items() if known.search(text)} == SPARK_MODULES
+    assert {path for path, text in own.items() if handed.search(text)} - SPARK_MODULES == HANDING_ON
 
 
 @pytest.mark.parametrize(
