@@ -21,8 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from windowmill.jobs.commands.try_engine import KernelEngine, TryBatch
-from windowmill.jobs.json_lines.read import read_rows
-from windowmill.jobs.json_lines.write import result_lines
+from windowmill.jobs.json_lines import read_rows, result_lines
 from windowmill.windowing.specfile import load_pipeline
 
 KEYS = 1_000

@@ -1,4 +1,10 @@
-"""Computes windows over any Spark DataFrame as a bounded input, without tables."""
+"""Computes windows over any Spark DataFrame as a bounded input, without tables.
+
+The input is one batch that continues from no state and leaves none. One exchange brings the rows of a key together. A task computes the
+keys of its partition as one process computes a small batch, over an empty state in memory, by the parts that ``windowmill explain`` names.
+No state needs the partials that a part makes for it. So windows over positions are combined from rows by two stacks, and windows on grids
+over interval events from the events themselves. Windows on grids over points, by themselves, are lifted before the exchange.
+"""
 
 from __future__ import annotations
 
@@ -8,46 +14,394 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import from_arrow_schema
 
-from windowmill.checkpoints.quoting import backquoted
+from windowmill.checkpoints import stores
+from windowmill.checkpoints.quoting import backquoted, spark_text
+from windowmill.checkpoints.state.readers import MemoryState
 from windowmill.jobs.conditions.spark import asks_zone
 from windowmill.jobs.conditions.truths import columns_of
-from windowmill.jobs.layouts import lateness
-from windowmill.jobs.layouts.input import SourceInput
+from windowmill.jobs.layouts import lateness, limits
+from windowmill.jobs.layouts.base import Lifted, unchanged
+from windowmill.jobs.layouts.choose import parts_of
+from windowmill.jobs.layouts.input import Input, SourceInput
+from windowmill.jobs.layouts.lateness import usable
 from windowmill.jobs.layouts.slices import SliceMapReduce, Slicing
 from windowmill.jobs.schedulers import tasks as numbering
-from windowmill.jobs.schedulers.bounded import REFUSED, BoundedWork, FileScan, results_in, windows_of_files, windows_of_frame
-from windowmill.jobs.schedulers.exchange import partitions_for, shuffle_partitions
-from windowmill.jobs.schedulers.local import columns_read
-from windowmill.jobs.schedulers.tasks import without_watermark
+from windowmill.jobs.schedulers.exchange import (
+    ROWS_PER_PARTITION,
+    Exchange,
+    GroupsOf,
+    RowsOfFiles,
+    RowsOfFrame,
+    partitions_for,
+    shuffle_partitions,
+)
+from windowmill.jobs.schedulers.local import NewRows, columns_read, input_names, load, refused_by_all
+from windowmill.jobs.schedulers.tasks import inputs, judged, without_watermark
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
+from windowmill.jobs.sources.delta_log import read_version
+from windowmill.jobs.sources.plain_files import Form, NotPlainError, Tasks, all_examined, divided, file_parts
+from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
 from windowmill.jobs.sources.spark_files import with_event_times
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
-from windowmill.jobs.spark.access import access_to, mapped
+from windowmill.jobs.spark.access import access_to, mapped, sql_type
 from windowmill.jobs.spark.session import ship_modules
 from windowmill.windowing.bounds import check_lengths
+from windowmill.windowing.columnar import grid_windows, slices
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.errors import ArgumentError, SourceSchemaError, SpecError, no_column
+from windowmill.windowing.columnar.results import Advanced, with_retracted
+from windowmill.windowing.columnar.slices import GRID, WindowStage
+from windowmill.windowing.counts import Counts
+from windowmill.windowing.errors import ArgumentError, SourceError, SourceSchemaError, SpecError, no_column
+from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.layouts import divide, live_columns
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 from windowmill.windowing.watermark import COMMIT_SHIFT
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-    from windowmill.jobs.layouts.input import Input
+    from windowmill.jobs.layouts.input import Input, SourceInput
+    from windowmill.jobs.layouts.slices import SliceMapReduce
+    from windowmill.jobs.sources.unusable_rows import EventTimes
+    from windowmill.jobs.spark.file_ranges import DeltaScan
+    from windowmill.windowing.columnar.hashes import Share
+    from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.kernels.layout import Layout
     from windowmill.windowing.slicing.edges import WindowGrid
 
-
+#: Columns of :meth:`BoundedWork.outcome`: a result row, or the number of a row that came too late for every window.
+RESULT, REFUSED = "result", "refused"
+#: Greatest number of rows in an Arrow batch that a worker returns.
+_CHUNK_ROWS = 100_000
 #: Partition multiplier when the row count is unknown: a worker holds one partition at a time.
 _PARTITIONS_OF_UNKNOWN = 4
+
+
+@dataclass(frozen=True)
+class FileScan:
+    """A pipeline's input in files; small and picklable.
+
+    Attributes
+    ----------
+    columns
+        Columns of the source that :meth:`rows` gives.
+    latest
+        Greatest accepted event time; null for no bound.
+    options
+        Place of the files, and ``storage_options`` with which tasks open them there.
+    """
+
+    plain: PlainRows
+    columns: Sequence[str]
+    latest: int | None
+    tasks: Tasks
+    options: Mapping[str, Mapping[str, str]]
+
+    @classmethod
+    def of(cls, df: DataFrame, batch: SourceInput, columns: Sequence[str], latest: int | None) -> FileScan | None:
+        """The scan that ``df`` consists of; ``None`` if only Spark can read it, or evaluate the spec's conditions and times."""
+        try:
+            conditions = local_conditions(batch.pipeline, batch.columns)
+        except NotPlainError:
+            return None
+        if conditions.outside or TIME in columns:
+            return None
+        access, form = access_to(df.sparkSession), Form(batch.types, batch.columns.fixed_lengths)
+        plain = PlainRows(batch.pipeline, (), (), form, conditions)
+        delta = access.delta_scan(df)
+        if delta is not None:
+            return cls._of_delta(delta, plain, columns, latest, access.cores())
+        ranges = access.file_ranges(df)
+        tasks = None if ranges is None else file_parts(ranges, form, plain.needed(columns))
+        return None if tasks is None else cls(plain, tuple(dict.fromkeys(columns)), latest, tasks, {})
+
+    @classmethod
+    def _of_delta(cls, delta: DeltaScan, plain: PlainRows, columns: Sequence[str], latest: int | None, cores: int) -> FileScan | None:
+        needed = plain.needed(columns)
+        try:
+            source = read_version(delta.path, delta.version)
+            types = Columns.of(source.schema_json).arrow
+            if any(types.get(name) != plain.types[name] for name in needed):
+                return None
+            files = source.plain_files(source.reading())
+        except SourceError:  # Spark reads it, or says what is wrong
+            return None
+        found = None if files is None else all_examined(files, plain.form, needed)
+        if files is None or found is None:
+            return None
+        tasks = divided(files, found, ROWS_PER_PARTITION, min(cores, len(files)))
+        options = stores.options_of(delta.path)
+        return cls(plain, tuple(dict.fromkeys(columns)), latest, tasks, {} if options is None else {delta.path: options})
+
+    def rows(self, task: int) -> Iterator[tuple[pa.RecordBatch, Ints]]:
+        """The usable rows of a task, and their places among all rows of the task.
+
+        Beside ``columns`` they have their event times in the column ``TIME``, and for each condition of the aggregates and windows its
+        truth in a :func:`.condition_column`.
+        """
+        stores.use_options(self.options)
+        conditions, before = self.plain.pipeline.conditions(), 0
+        names = [*self.columns, TIME, *map(condition_column, conditions)]
+        for part in self.tasks[task]:
+            for rows in self.plain.read_part(part, self.columns, conditions, latest=self.latest):
+                usable = rows if rows.column(REASON).null_count == len(rows) else rows.filter(pc.is_null(rows.column(REASON)))
+                places = usable.column(ROW).to_numpy() - part.first + before
+                if usable.num_rows:
+                    yield usable.select(names).combine_chunks().to_batches()[0], places
+            before += part.rows
+
+    def usable(self, task: int) -> Iterator[pa.RecordBatch]:
+        """The usable rows of a task; see :meth:`rows`."""
+        return (rows for rows, _ in self.rows(task))
+
+
+class _Readings(NamedTuple):
+    """What several parts read of a row."""
+
+    keys: tuple[str, ...]
+    ties: tuple[str, ...]
+    source_columns: Sequence[str]
+    conditions: Sequence[str]
+    layout: Layout | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TaskInput(Input):
+    """The keys of a bounded input that a task computes."""
+
+    @property
+    def is_bounded(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True)
+class BoundedWork:
+    """What is computed of a bounded input by all its parts at once: map leaves rows as they are. See :class:`.MapReduce`.
+
+    Attributes
+    ----------
+    seen
+        Greatest event time of the input; null if it makes no difference.
+    reading
+        What the parts read of a row.
+    """
+
+    batch: Input
+    seen: int | None
+    reading: _Readings
+    most_readers: ClassVar[int] = limits.MAX_READINGS
+
+    @classmethod
+    def of(cls, batch: Input, seen: int | None = None) -> Self:
+        """What is computed of ``batch``, of which only the pipeline, the types, the end of the input and the latest time count."""
+        own = _TaskInput(pipeline=batch.pipeline, types=batch.types, ended=batch.ended, latest=batch.latest)
+        readings = [part.reading for part in parts_of(own, MemoryState())]
+        conditions = dict.fromkeys(text for reading in readings for text in reading.conditions)
+        return cls(own, seen, _Readings(batch.pipeline.keys, (), columns_read(*readings), list(conditions)))
+
+    @property
+    def keys(self) -> Mapping[str, str]:
+        return {key: key for key in self.batch.pipeline.keys}
+
+    @property
+    def width(self) -> int:
+        return len(self._schema)
+
+    @property
+    def _schema(self) -> pa.Schema:
+        """Columns of the rows that the parts read, of which none is late."""
+        types = {name: self.batch.types.get(name, pa.bool_()) for name in input_names(self.reading)}
+        ends = [] if self.batch.pipeline.time.end is None else [(UNTIL_OF, pa.int64())]
+        return pa.schema([*types.items(), (TIME, pa.int64()), *ends, (NUMBER_OF, pa.int64())])
+
+    def are_few(self, n_rows: int) -> bool:  # noqa: ARG002 - as of slices
+        return False
+
+    def judged(self, rows: pa.Table) -> pa.Table:
+        names = [*self._schema.names, *([WATERMARK_OF] if WATERMARK_OF in rows.column_names else [])]
+        return usable(rows).select(names)
+
+    def map(self, rows: Iterable[pa.Table], share: Share | None) -> Iterator[Lifted]:
+        return unchanged(rows, self.keys, share)
+
+    def reduce(self, lifted: Sequence[Lifted], stored: pa.Table | None) -> Iterator[Advanced]:  # noqa: ARG002 - there is no state
+        """The result rows, and at last the numbers of the rows that came too late for all parts."""
+        new = NewRows(complete(pa.concat_tables([each.rows for each in lifted]).combine_chunks()))
+        parts, refused = parts_of(self.batch, MemoryState()), list[np.ndarray]()
+        emission = self.batch.emission(self.seen)
+        for part in parts:
+            loaded, numbers = load(part, new, emission, MemoryState()), [np.empty(0, np.int64)]
+            for done in loaded.advanced():
+                yield Advanced(done.results, None, np.empty(0, np.int64), done.counts)
+                numbers.append(done.refused)
+            if not part.grids:
+                refused.append(np.concatenate(numbers))
+        if WATERMARK_OF in new.table.column_names:
+            grids = [grid for part in parts for grid in part.grids]
+            yield Advanced((), None, refused_by_all(new, refused, grids, self.batch), Counts())
+
+    def results(self, rows: DataFrame, partitions: int) -> DataFrame:
+        """The result rows of ``rows``, none of which is late; they have what event times are made of, and numbers."""
+        sent = rows.select(NUMBER_OF, *inputs(rows, self.reading, also=self.batch.times.columns))
+        source = RowsOfFrame(sent, partial(judged, self.batch.times, self), 0)
+        return self._without_constants(Exchange(rows.sparkSession, self, source, None, partitions))
+
+    def results_of_files(self, spark: SparkSession, scan: FileScan, partitions: int) -> DataFrame:
+        """As :meth:`results`, of the rows of ``scan``."""
+        return self._without_constants(Exchange(spark, self, self.source_of(scan), None, partitions))
+
+    def source_of(self, scan: FileScan) -> RowsOfFiles:
+        """The rows of ``scan``."""
+        return RowsOfFiles(scan.tasks, partial(_numbered, scan, self._schema))
+
+    def outcome(self, rows: DataFrame, partitions: int) -> DataFrame:
+        """As :meth:`results`, with the numbers of refused rows; ``rows`` have event times, reasons and the watermark at their arrival."""
+        schema = pa.schema([(RESULT, pa.struct(list(self._result_schema))), (REFUSED, pa.int64())])
+        own = [name for name in (TIME, UNTIL_OF, NUMBER_OF, WATERMARK_OF) if name != UNTIL_OF or UNTIL_OF in self._schema.names]
+        sent = rows.where(F.col(REASON).isNull()).select(*inputs(rows, self.reading), *own)
+        exchange = Exchange(rows.sparkSession, self, RowsOfFrame(sent, _as_tables, 0), None, partitions)
+        gathered, groups_of = exchange.gathered()
+        return mapped(gathered, partial(_outcome, self, schema, groups_of), schema)
+
+    def _without_constants(self, exchange: Exchange) -> DataFrame:
+        """The result rows of an ``exchange``.
+
+        Spark copies data from Python row by row, so columns that are the same in every row are added in Spark.
+        """
+        schema, same = self._result_schema, self._same_in_every_row()
+        varying = pa.schema([field for field in schema if field.name not in same])
+        gathered, groups_of = exchange.gathered()
+        found = mapped(gathered, partial(_results, self, varying, groups_of), varying)
+        cells = {name: F.col(backquoted(name)) for name in varying.names} | same
+        return found.select(*(cells[field.name].cast(sql_type(field.dataType)).alias(field.name) for field in from_arrow_schema(schema)))
+
+    @property
+    def _result_schema(self) -> pa.Schema:
+        """Columns of a result row: those of a sink, with ``retracted`` where late rows bring revisions."""
+        schema = self.batch.sink_schema
+        return schema.append(pa.field(RETRACTED, pa.bool_())) if self.batch.revises else schema
+
+    def _same_in_every_row(self) -> dict[str, Column]:
+        """Result columns by name that have the same value in every row."""
+        pipeline = self.batch.pipeline
+        same = {"batch": F.lit(self.batch.batch)}
+        if pipeline.emit == "final":
+            same["revision"] = F.lit(0)
+        if len(pipeline.windows) == 1:
+            same["window"] = F.lit(pipeline.windows[0].name)
+        return same
+
+    def tables(self, done: Advanced) -> Iterator[pa.Table]:
+        """The result rows in ``done``."""
+        return (with_retracted(rows) if self.batch.revises else rows for rows in done.results if rows.num_rows)
+
+
+def results_in(outcome: DataFrame) -> DataFrame:
+    """The result rows in an :meth:`~BoundedWork.outcome`."""
+    return outcome.where(F.col(RESULT).isNotNull()).select(f"{RESULT}.*")
+
+
+def complete(rows: pa.Table) -> pa.Table:
+    """``rows`` in order of arrival, with the columns of new rows."""
+    number = rows.column(NUMBER_OF).to_numpy()
+    if (number[1:] < number[:-1]).any():
+        rows = rows.take(pa.array(np.argsort(number, kind="stable")))
+    n = rows.num_rows
+    own = {FILE: pa.repeat(pa.scalar(0, pa.int32()), n), ROW: pa.array(np.arange(n)), REASON: pa.nulls(n, pa.string())}
+    own |= {WATERMARK_OF: pa.nulls(n, pa.int64())}
+    for name, column in own.items():
+        rows = rows if name in rows.column_names else rows.append_column(name, column)
+    return rows
+
+
+def _results(own: BoundedWork, schema: pa.Schema, groups_of: GroupsOf, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    for lifted, _ in groups_of(batches):
+        for done in own.reduce(lifted, None):
+            for found in own.tables(done):
+                yield from found.select(schema.names).to_batches(_CHUNK_ROWS)
+
+
+def _outcome(own: BoundedWork, schema: pa.Schema, groups_of: GroupsOf, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    for lifted, _ in groups_of(batches):
+        for done in own.reduce(lifted, None):
+            for batch in (batch for found in own.tables(done) for batch in found.to_batches(_CHUNK_ROWS)):
+                cells = pa.StructArray.from_arrays(batch.columns, fields=list(schema.field(RESULT).type))
+                yield pa.record_batch([cells, pa.nulls(len(cells), pa.int64())], schema=schema)
+            numbers = pa.array(done.refused, pa.int64())
+            yield pa.record_batch([pa.nulls(len(numbers), schema.field(RESULT).type), numbers], schema=schema)
+
+
+def _as_tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Runs in an executor."""
+    return (pa.Table.from_batches([batch]) for batch in batches)
+
+
+def _numbered(scan: FileScan, schema: pa.Schema, task: int) -> Iterator[pa.Table]:
+    """Runs in an executor: the rows of a task with the columns of ``schema``, a table for each batch that is read."""
+    for rows, places in scan.rows(task):
+        numbers = pa.array((task << COMMIT_SHIFT) + places)
+        yield pa.table([numbers if name == NUMBER_OF else rows.column(name) for name in schema.names], names=schema.names)
+
+
+def windows_of_frame(rows: DataFrame, work: SliceMapReduce, times: EventTimes, partitions: int) -> DataFrame:
+    """The result rows of windows on grids over ``rows``, whose times, and whether they are late, ``work`` has yet to find."""
+    own = [] if work.rule is None else [NUMBER_OF, WATERMARK_OF]
+    source = RowsOfFrame(rows.select(*own, *inputs(rows, work.reading, also=times.columns)), partial(judged, times, work), 0)
+    return windows_of(Exchange(rows.sparkSession, work, source, None, partitions), work)
+
+
+def windows_of_files(spark: SparkSession, scan: FileScan, work: SliceMapReduce, partitions: int) -> DataFrame:
+    """As :func:`windows_of_frame`, of the rows of ``scan``."""
+    return windows_of(Exchange(spark, work, RowsOfFiles(scan.tasks, partial(_usable, scan)), None, partitions), work)
+
+
+def _usable(scan: FileScan, task: int) -> Iterator[pa.Table]:
+    """Runs in an executor."""
+    return _as_tables(scan.usable(task))
+
+
+def windows_of(exchange: Exchange, work: SliceMapReduce) -> DataFrame:
+    """The result rows of windows on grids over the rows of ``exchange``."""
+    gathered, groups_of = exchange.gathered()
+    return _completed(mapped(gathered, partial(_windows, work, groups_of), work.stage.declared_schema), work.stage)
+
+
+def _windows(work: SliceMapReduce, groups_of: GroupsOf, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    for lifted, _ in groups_of(batches):
+        for combined in grid_windows.combined(work.stage, work.parts(lifted, None)):
+            for table in combined.windows:
+                yield from table.to_batches(slices.BATCH_ROWS)
+
+
+def _completed(bare: DataFrame, stage: WindowStage) -> DataFrame:
+    """As :func:`windowmill.windowing.columnar.grid_windows.result_rows`, in Spark: Python need not send columns that Spark can derive."""
+    # Written as SQL: each Column method makes a call or two into the JVM, and hundreds of them would cost 0.1 s.
+    number = f"{backquoted(GRID)} + 1"
+    implied = {
+        "window": f"element_at(array({', '.join(spark_text(name) for name, _ in stage.grids)}), {number})",
+        "trigger": "CAST(NULL AS BIGINT)",
+        "revision": "0L",
+        "batch": f"{stage.slices.batch}L",
+    }
+    if stage.hopping is not None:
+        size = f"element_at(array({', '.join(f'{grid.size}L' for grid in stage.hopping)}), {number})"
+        instants = pa.types.is_timestamp(stage.schema.field("window_end").type)
+        implied["window_start"] = f"timestamp_micros(unix_micros(window_end) - {size})" if instants else f"window_end - {size}"
+    given = {name: backquoted(name) for name in bare.columns}
+    return bare.selectExpr(*(f"{(implied | given)[name]} AS {backquoted(name)}" for name in stage.schema.names))
 
 
 def aggregate(df: DataFrame, spec: Pipeline | Mapping[str, object] | str | os.PathLike[str], *, arrival: str | None = None) -> DataFrame:

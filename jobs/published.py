@@ -24,7 +24,7 @@ from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.instants import instant_us
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.delta_log import read_source_table
-from windowmill.jobs.spark.object_storage import spark_path
+from windowmill.jobs.spark.spark_settings import spark_path
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.errors import ArgumentError, SinkError, SourceRangeGoneError, SpecError

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from windowmill.jobs.published import AsOf, PublishedTable, SinkLike, view_statements
-from windowmill.jobs.spark.object_storage import reader_options, spark_path
+from windowmill.jobs.spark.spark_settings import reader_options, spark_path
 from windowmill.windowing.columnar.added_columns import RETRACTED
 
 #: A table of the query, which Spark takes from a DataFrame.

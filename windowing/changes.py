@@ -7,8 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.yamltext import VARIABLE
+from windowmill.windowing.spec import VARIABLE, Pipeline
 
 #: A field that a spec leaves out.
 _ABSENT = object()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from datetime import date, datetime
 from functools import reduce
@@ -32,7 +33,6 @@ from windowmill.windowing.fields import (
 from windowmill.windowing.paths import path_problem, within
 from windowmill.windowing.redaction import as_written, holds_secret, redacted
 from windowmill.windowing.windows.base import ByType, Window
-from windowmill.windowing.yamltext import VARIABLE
 
 
 def _path(value: str) -> str:
@@ -45,6 +45,8 @@ def _path(value: str) -> str:
 #: Version of the naming of the state's columns, a part of :meth:`Pipeline.meaning_hash`; since 2, names do not depend on the order of the
 #: aggregates.
 LABELS = 2
+#: A variable of the environment in a text; its group is the name.
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 #: Key of the validation context under which a reader of specs passes the texts that it filled from the environment.
 VARIABLES = "variables"
 #: Key under which it passes them by the path of the field that they fill.

@@ -1,31 +1,44 @@
-"""Compares a changed spec with the one that runs, and plans the batch that carries it out. Writes nothing. No JVM."""
+"""Compares a changed spec with the one that runs, and plans the batch that carries it out: from the stored state alone, or from the source.
+
+Writes nothing. No JVM.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from windowmill.checkpoints.batches import Changes, state_plans
+import numpy as np
+import pyarrow as pa
+
+from windowmill.checkpoints.batches import Batch, Changes, effective_batches, state_plans
 from windowmill.checkpoints.committer import refuse_misfit
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, Plan
-from windowmill.checkpoints.stores import is_table
+from windowmill.checkpoints.plans import ApplyPlan, Plan, format_instant
+from windowmill.checkpoints.state.readers import DeltaState, MemoryState
+from windowmill.checkpoints.state.tables import files_of
+from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import purged_since_read, refuse_uncounted
-from windowmill.jobs.batch.from_state import FromState, changed_windows, from_state, kept_gaps, kept_layouts, kept_of_source
 from windowmill.jobs.batch.window_history import numbered_otherwise
-from windowmill.jobs.layouts.carried import NotStoredError
-from windowmill.jobs.layouts.choose import state_schema
+from windowmill.jobs.layouts.carried import CarriedPart, NotStoredError, carried_parts
+from windowmill.jobs.layouts.choose import parts_of, state_schema
+from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import first_time, times_from
 from windowmill.jobs.sources.reading import History, VersionRange, backfill_versions, check_readable, reading_of
+from windowmill.jobs.sources.table_rows import queried
+from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spec_checks import problems_of
-from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.changes import SpecChanges, compare
+from windowmill.windowing.columnar.added_columns import SLICE
+from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
@@ -36,9 +49,22 @@ from windowmill.windowing.errors import (
     StateError,
     UnsupportedError,
     WindowmillError,
+    first_line,
 )
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.layouts import divide
+from windowmill.windowing.slicing.edges import Edges
 from windowmill.windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from windowmill.jobs.layouts.base import Part
+    from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.windows.base import Window
+
+#: Most edges of new windows that are compared with those of the stored slices.
+MAX_EDGES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,3 +258,268 @@ def lines_of(changes: SpecChanges) -> Iterator[str]:
                 yield f"{kind} {each.name}: {each.fate}: {each.why}"
     for other in changes.others:
         yield f"new generation: {other}"
+
+
+@dataclass(frozen=True, slots=True)
+class FromState:
+    """Where a changed spec gets its rows: from the stored state, or from the source.
+
+    Attributes
+    ----------
+    since
+        The instant from which on all slices are stored; null for always, and where no windows are made of slices.
+    recut
+        Whether windows are filled from slices, or these are cut at other edges.
+    """
+
+    since: int | None
+    recut: bool
+
+
+def from_state(
+    runnable: Runnable,
+    ledger: Ledger,
+    changes: SpecChanges,
+    schema_json: str,
+    history: int | None,
+    begin: Callable[[], int | None],
+) -> FromState:
+    """How ``changes`` are applied from the state alone.
+
+    Parameters
+    ----------
+    schema_json
+        The source's columns.
+    history
+        As of :class:`.ApplyPlan`.
+    begin
+        An instant before which the source has no event; null if unknown.
+
+    Raises
+    ------
+    NotStoredError
+        If the source has to be read.
+    """
+    pipeline, last = runnable.pipeline, ledger.newest_kept
+    assert last is not None  # a pipeline that never ran has no changes
+    _check_code(pipeline, ledger)
+    if not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
+        raise NotStoredError("variables of the spec have other values")
+    before = pipeline.meaning_as(last.plan.definition)
+    fills = () if history is None else changes.filled
+    carried = carried_of(runnable, before, Columns.of(schema_json).arrow, changed_windows(changes), fills)
+    cut = next((each for each in carried if each.recut), None)
+    if cut is None:
+        return FromState(None, recut=False)
+    check = _SliceCheck.of(runnable, ledger, cut)
+    check.edges()
+    check.lateness(filled=bool(fills))
+    return FromState(check.reach(AXIS_END if history is None else history, fills, begin), recut=True)
+
+
+def kept_layouts(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_json: str) -> tuple[str, ...]:
+    """The state layouts whose windows and partials ``changes`` leave as they are, so that their stored rows stay."""
+    new, old = _parts_of_stored(runnable, ledger, schema_json)
+    found = []
+    for part in new:
+        try:
+            [carried] = carried_parts([part], old, changed_windows(changes), changes.filled)
+        except NotStoredError:
+            continue
+        found += [] if carried.recut else [part.name]
+    return tuple(found)
+
+
+def kept_gaps(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_json: str) -> tuple[int, ...]:
+    """The gaps of sessions that ``changes`` leave as they are while others change: the state has its own rows for each gap."""
+    new, old = _parts_of_stored(runnable, ledger, schema_json)
+    part = next((each for each in new if each.name == "sessions"), None)
+    windows = () if part is None else part.batch.pipeline.windows
+    others = {window.session_gap() for window in windows if window.name in {*changed_windows(changes), *changes.filled}}
+    gaps = tuple(dict.fromkeys(gap for window in windows if (gap := window.session_gap()) not in others))
+    if part is None or not others or not gaps:
+        return ()
+    staying, _ = _parts_of_stored(with_gaps(runnable, gaps), ledger, schema_json)
+    own = [each for each in staying if each.name == "sessions"]
+    try:
+        carried_parts(own, old, (), ())
+    except NotStoredError:
+        return ()
+    return gaps if own[0].schema == part.schema else ()
+
+
+def kept_of_source(
+    runnable: Runnable, changes: SpecChanges, fills: Sequence[str], schema_json: str, keeps: Sequence[str], gaps: Sequence[int]
+) -> list[Window]:
+    """Windows that ``changes`` keep, whose state comes from the source: it is not among the layouts ``keeps`` or the ``gaps``."""
+    recomputed, parts = {*changed_windows(changes), *fills}, divide(runnable.pipeline, Columns.of(schema_json).arrow).each
+    windows = [window for part in parts if part.name not in keeps for window in part.pipeline.windows if window.name not in recomputed]
+    return [window for window in windows if not (window.joins_by_gap and window.session_gap() in gaps)]
+
+
+def with_gaps(runnable: Runnable, gaps: Sequence[int]) -> Runnable:
+    """``runnable`` with its sessions of these ``gaps`` alone."""
+    windows = tuple(window for window in runnable.pipeline.windows if window.joins_by_gap and window.session_gap() in gaps)
+    return replace(runnable, pipeline=runnable.pipeline.model_copy(update={"windows": windows}))
+
+
+def _parts_of_stored(runnable: Runnable, ledger: Ledger, schema_json: str) -> tuple[list[Part], list[Part]]:
+    """As :func:`_parts`, of the pipeline as it ran last; nothing if the stored partials are of other code or variables."""
+    pipeline, last = runnable.pipeline, ledger.newest_kept
+    assert last is not None  # a pipeline that never ran has no changes
+    if user_code.edited_parts(pipeline, last.plan) or not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
+        return [], []
+    try:
+        return _parts(runnable, pipeline.meaning_as(last.plan.definition), Columns.of(schema_json).arrow)
+    except NotStoredError:
+        return [], []
+
+
+def changed_windows(changes: SpecChanges) -> set[str]:
+    """Names of the windows that are new, or do not mean what they meant."""
+    return {each.name for each in changes.windows if each.fate == "filled"}
+
+
+def carried_of(
+    runnable: Runnable,
+    before: Pipeline,
+    types: Mapping[str, pa.DataType],
+    changed: set[str],
+    fills: Sequence[str],
+    batch: int = 0,
+    only: Sequence[str] | None = None,
+) -> list[CarriedPart]:
+    """The parts of the pipeline, each with the part of the pipeline ``before`` of whose rows it is made; else as :func:`.carried_parts`.
+
+    ``only`` are the layouts of the parts that are wanted; null for all.
+    """
+    parts, old = _parts(runnable, before, types, batch)
+    return carried_parts([part for part in parts if only is None or part.name in only], old, changed, fills)
+
+
+def _parts(runnable: Runnable, before: Pipeline, types: Mapping[str, pa.DataType], batch: int = 0) -> tuple[list[Part], list[Part]]:
+    """The parts of the pipeline, over no state, and those of the pipeline ``before``, whose rows are stored."""
+    new, old = (Input(pipeline=each, types=types, batch=batch, builds_state=True) for each in (runnable.pipeline, before))
+    stored = DeltaState(runnable.places.state, RowCheck(runnable.places.state))
+    try:
+        return parts_of(new, MemoryState()), parts_of(old, stored)
+    except SpecError as err:  # the source's columns have changed
+        raise NotStoredError(first_line(err)) from err
+
+
+def _check_code(pipeline: Pipeline, ledger: Ledger) -> None:
+    """Refuse edited code: the stored partials were computed by the code before."""
+    assert ledger.newest_kept is not None
+    for (field, name), why in user_code.edited_parts(pipeline, ledger.newest_kept.plan).items():
+        raise NotStoredError(f"of {field.removesuffix('s')} {name} {why}")
+
+
+@dataclass(frozen=True)
+class _SliceCheck:
+    """Checks that stored slices make up the windows of a changed part.
+
+    Attributes
+    ----------
+    low, high
+        All stored slices start in [low, high), and all events that they hold lie there.
+    since
+        The instant from which on all slices are stored.
+    emitted
+        Windows that end at or before it have ended; null if none have.
+    """
+
+    runnable: Runnable
+    batches: Sequence[Batch]
+    new: Grids
+    old: Grids
+    low: int
+    high: int
+    since: int
+    emitted: int | None
+
+    @classmethod
+    def of(cls, runnable: Runnable, ledger: Ledger, part: CarriedPart) -> _SliceCheck:
+        new, old = (Grids.of(each.batch.pipeline) for each in (part.part, part.before))
+        shows_empty = next(iter((*new.known, *old.known)), None)
+        if shows_empty is not None:
+            raise NotStoredError(f"window {shows_empty} shows empty windows, which follow from the whole history of a key")
+        if new.intervals:
+            raise NotStoredError("events last, and the state holds those that reach into windows only where windows began")
+        place, low, high = runnable.places.state, AXIS_END, AXIS_BEGIN
+        for file in files_of(newest(place)) if is_table(place) else ():
+            if file.get(f"null_count.{SLICE}") != file["num_records"]:
+                least, greatest = (file.get(f"{bound}.{SLICE}") for bound in ("min", "max"))
+                if least is None or greatest is None:
+                    raise NotStoredError("the state's log does not record where its slices begin")
+                low, high = min(low, least), max(high, greatest + 1)
+        last = ledger.last_commit
+        emitted = None if last is None else last.outcome.emitted
+        if low < high and last is not None and last.outcome.seen is not None:
+            high = max(high, last.outcome.seen + 1)  # the last slice reaches at least to there
+        since = AXIS_BEGIN if emitted is None else old.first_slice_after(emitted)
+        return cls(runnable, effective_batches(ledger.batches()), new, old, low, high, since, emitted)
+
+    def edges(self) -> None:
+        """Refuse windows that begin or end within a stored slice."""
+        edges = Edges.of(self.new.grids)
+        if self.low >= self.high:
+            return
+        if edges.most_in(self.high - self.low) > MAX_EDGES:
+            raise NotStoredError("the windows have too many edges to look up")
+        wanted, stored = edges.between(self.low, self.high), Edges.of(self.old.grids)
+        if (stored.slice_starts(wanted) != wanted).any():
+            raise NotStoredError(f"window {self._named(stored, wanted)} begins or ends within stored slices")
+
+    def _named(self, stored: Edges, wanted: Ints) -> str:
+        cut = set(wanted[stored.slice_starts(wanted) != wanted].tolist())
+        return next(name for name, grid in self.new.named if cut & set(Edges.of([grid]).between(self.low, self.high).tolist()))
+
+    def lateness(self, *, filled: bool) -> None:
+        """Refuse windows to which late rows would have counted otherwise than to stored slices; ``filled`` is whether some have ended."""
+        if not any(batch.outcome.counts.rows_late or batch.outcome.counts.rows_quarantined for batch in self.batches):
+            return
+        if filled and self.runnable.pipeline.emit == "revise" and any(batch.outcome.counts.rows_late for batch in self.batches):
+            raise NotStoredError("late rows have brought revisions, whose order only the source shows")
+        known = set(self.old.grids)
+        for name, grid in self.new.named:
+            if grid in known or self.low >= self.high:
+                continue
+            if grid.count_ends(self.low, self.high) > MAX_EDGES:
+                raise NotStoredError(f"window {name} has too many ends to look up")
+            _, ends = grid.ending_in(self.low, self.high)
+            if len(ends) and (np.min([other.first_end_after(ends - 1) for other in self.old.grids], axis=0) != ends).any():
+                raise NotStoredError(f"rows were late, and window {name} ends where no window ended")
+        times = self._too_late()
+        if len(times) and any(batch.plan.restates for batch in self.batches):
+            raise NotStoredError("rows are in quarantine as too late, which count in new windows after a restatement")
+        if len(times):
+            new, old = (np.max([grid.last_end_holding(times) for grid in grids.grids], axis=0) for grids in (self.new, self.old))
+            if ((new > old) & (new > times)).any():
+                raise NotStoredError("rows are in quarantine as too late that would have counted in the new windows")
+
+    def _too_late(self) -> Ints:
+        """Event times of the rows that were quarantined as too late, as far as their slices would be stored."""
+        place, found = self.runnable.places.quarantine, [np.empty(0, np.int64)]
+        if is_table(place):
+            types = {"event_time": pa.int64()}
+            late = queried(table_at(place), types, f"reason = '{TOO_LATE}'", {"event_time": "event_time"})
+            found += [rows.column("event_time").drop_null().to_numpy() for rows in late]
+        times = np.concatenate(found)
+        return np.asarray(times[times >= self.since], np.int64)
+
+    def reach(self, history: int, fills: Sequence[str], begin: Callable[[], int | None]) -> int | None:
+        """The instant from which on all slices are stored, null for always; refuses windows that need earlier ones."""
+        if self.emitted is None:
+            return None
+        needs = [(self.new.first_slice_after(self.emitted), "windows that are still to come need")]
+        needs += [(grid.first_start_after(history), f"window {name} needs") for name, grid in self.new.named if name in fills]
+        earliest = min(needs)
+        if earliest[0] >= self.since:
+            return self.since
+        first = begin()
+        if first is not None and first >= self.since:
+            return None
+        raise NotStoredError(f"stored slices reach back to {self._told(self.since)}, and {earliest[1]} earlier ones")
+
+    def _told(self, instant: int) -> str:
+        return format_instant(instant, instants=not self.runnable.pipeline.time.integer_axis)

@@ -21,7 +21,7 @@ from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_in_batches
 from windowmill.checkpoints.stores import is_table, use_options
-from windowmill.jobs.batch.from_state import carried_of, with_gaps
+from windowmill.jobs.batch.applying import carried_of, with_gaps
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job, Step, untimed
 from windowmill.jobs.layouts.base import BatchSurvey, Part
 from windowmill.jobs.layouts.carried import CarriedPart, carry

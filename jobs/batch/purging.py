@@ -22,12 +22,12 @@ from windowmill.checkpoints.rewriting import ErasedFiles, ErasedKeys, KeysFile
 from windowmill.checkpoints.savepoints import savepoint_names
 from windowmill.checkpoints.state.inspection import key_value
 from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs import json_lines
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import table_rows, uncounted_changes
 from windowmill.jobs.batch.forgetting import Forgotten, forget
 from windowmill.jobs.batch.loop import Turn, leased, run_to_change
 from windowmill.jobs.batch.progress import CommittedBatch
-from windowmill.jobs.json_lines import write
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.reading import VersionRange, next_change
@@ -171,10 +171,10 @@ def _typed(pipeline: Pipeline, source: DeltaSource, given: Given) -> ErasedKeys:
         if name in of_source.fixed_lengths:
             values = [None if value is None else value.ljust(of_source.fixed_lengths[name]) for value in values]
         columns[name] = pa.array(values, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(values, kind)
-    if not write.takes([kinds[name] for name in columns]):
+    if not json_lines.takes([kinds[name] for name in columns]):
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: keys of nested types cannot be purged; backfill in a new sink instead")
     values = pa.table(columns).group_by(list(columns), use_threads=False).aggregate([])
-    return ErasedKeys(values, tuple(write.to_json(values)), pipeline.keys)
+    return ErasedKeys(values, tuple(json_lines.to_json(values)), pipeline.keys)
 
 
 def _value(value: Any, kind: pa.DataType, name: str) -> Any:

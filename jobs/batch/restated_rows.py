@@ -23,7 +23,7 @@ from windowmill.checkpoints.plans import RestatePlan
 from windowmill.checkpoints.state.compaction import rows_numbered
 from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import filesystem_of, is_local, is_table, table_at
-from windowmill.jobs.json_lines import write
+from windowmill.jobs import json_lines
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.columns import REASON, ROW, UNREAD, Columns
 from windowmill.jobs.sources.delta_log import DeltaSource, first_time, spans, without_mapping
@@ -236,12 +236,12 @@ class QuarantinedRows:
         own = rows.select(list(self._used)).take(pa.array(places))
         if not len(places):
             return
-        if not write.takes(own.schema.types):
+        if not json_lines.takes(own.schema.types):
             raise UnsupportedError(
                 f"pipeline {self._pipeline.pipeline}: rows in quarantine cannot be identified among those of the source, because the spec "
                 "uses columns of nested types; write their parts to columns of a table, or backfill in a new sink"
             )
-        texts = write.to_json(own)
+        texts = json_lines.to_json(own)
         if UNREAD in rows.column_names:
             chosen = rows.column(UNREAD).take(pa.array(places))
             texts = with_texts(pa.chunked_array([pa.array(texts, pa.string())]), chosen)

@@ -17,7 +17,7 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import spark_text
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.engine import compute_of, never_spark
-from windowmill.jobs.spark.object_storage import literal_path
+from windowmill.jobs.spark.spark_settings import literal_path
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, from_us
 from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.errors import SinkRefusedError

@@ -49,7 +49,7 @@ from windowmill.jobs.batch.task import compute_in_a_task
 from windowmill.jobs.batch.window_history import has_dropped_windows
 from windowmill.jobs.layouts.choose import state_schema
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.schedulers.answers import answers_of
+from windowmill.jobs.schedulers.file_rows import answers_of
 from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.columns import Columns, in_sql
 from windowmill.jobs.sources.delta_log import times_from

@@ -38,7 +38,7 @@ from windowmill.jobs.layouts.limits import MAX_VALIDATED_IN_PANDAS
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
 from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.spark.access import access_to, map_in_arrow, parquet_rows
-from windowmill.jobs.spark.object_storage import literal_path
+from windowmill.jobs.spark.spark_settings import literal_path
 from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.errors import HeldError, first_line
 

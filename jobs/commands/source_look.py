@@ -20,7 +20,6 @@ from pydantic import ValidationError
 
 from windowmill.checkpoints.stores import is_table, located
 from windowmill.expectations.suites import type_problems
-from windowmill.jobs.column_names import REASON, UNREAD
 from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.runnables import refuse_own_results, runnable_of
 from windowmill.jobs.sources.base import KINDS, AddedFile, LoggedVersion, Reading, SourceTable, is_located, kind_problems, open_source
@@ -32,6 +31,7 @@ from windowmill.jobs.sources.text_files import first_lines
 from windowmill.jobs.sources.text_values import TextTimes
 from windowmill.jobs.sources.unusable_rows import OF_TIME, details_of, on_axis, remedies_of
 from windowmill.jobs.spec_checks import Problem, shifted_dates
+from windowmill.windowing.columnar.added_columns import REASON, UNREAD
 from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.columnar.positions import PositionState
 from windowmill.windowing.columnar.results import result_schema

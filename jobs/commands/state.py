@@ -32,7 +32,7 @@ from windowmill.checkpoints.state.reading import OpenSessions, reporting_damage
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.commands.summaries import bound, facts_table, titled
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, show
-from windowmill.jobs.json_lines.read import plain
+from windowmill.jobs.json_lines import plain
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME
 from windowmill.windowing.columnar.hashes import REMEDY

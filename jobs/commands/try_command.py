@@ -18,8 +18,7 @@ import typer
 from windowmill.jobs.commands.terminal import Spec, as_written, load_pipeline
 from windowmill.jobs.commands.try_engine import KernelEngine, Results, TryBatch, TryEngine
 from windowmill.jobs.conditions.truths import evaluate
-from windowmill.jobs.json_lines.read import JsonRows, RefusedRow, read_rows, refused_lines
-from windowmill.jobs.json_lines.write import result_lines
+from windowmill.jobs.json_lines import JsonRows, RefusedRow, read_rows, refused_lines, result_lines
 from windowmill.jobs.spec_checks import check_conditions, check_functions
 from windowmill.windowing import reference
 from windowmill.windowing.aggregates import argument_types

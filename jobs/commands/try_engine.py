@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints.state.readers import MemoryState
-from windowmill.jobs.column_names import FILE, REASON, ROW, TAKEN
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import seen_after
@@ -21,7 +20,7 @@ from windowmill.jobs.layouts.output import Output, Role, RowWriter
 from windowmill.jobs.schedulers.local import NewRows, compute_parts, load
 from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.columnar.added_columns import NUMBER_OF
+from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, ROW, TAKEN
 from windowmill.windowing.columnar.results import Column, ResultTable, gives_json, key_ranks, with_retracted
 from windowmill.windowing.columnar.rows import Keys, plain
 from windowmill.windowing.counts import Counts

@@ -19,8 +19,8 @@ from typing import Any
 import sqlglot
 from sqlglot import Token, exp
 
-from windowmill.jobs.column_names import TAKEN
 from windowmill.jobs.conditions.syntax import dialect
+from windowmill.windowing.columnar.added_columns import TAKEN
 
 _LONGEST = 10_000
 _STRAY_LAMBDA = "a lambda (x -> …) is given where no function takes one; take it out"

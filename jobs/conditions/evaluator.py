@@ -20,7 +20,6 @@ import windowmill.jobs.conditions.numbers  # noqa: F401 - all of them register f
 from windowmill.jobs.conditions import evaluated, times
 from windowmill.jobs.conditions.casts import cast, cast_to_common, holds, try_cast
 from windowmill.jobs.conditions.checks import parts_problem
-from windowmill.jobs.conditions.choices import choice, is_null
 from windowmill.jobs.conditions.evaluated import (
     BOOL,
     DOUBLE,
@@ -43,7 +42,7 @@ from windowmill.jobs.conditions.evaluated import (
 )
 from windowmill.jobs.conditions.functions import FUNCTIONS, Call, Evaluator, as_truth, rule
 from windowmill.jobs.conditions.nested import field_of, item_of
-from windowmill.jobs.conditions.numbers import arithmetic, compared, negative, same
+from windowmill.jobs.conditions.numbers import arithmetic, choice, compared, is_null, negative, same
 from windowmill.jobs.conditions.syntax import columns_of, parsed
 from windowmill.jobs.conditions.text_functions import like, trimmed
 from windowmill.windowing.errors import SpecError

@@ -19,7 +19,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.casts import EXACT
-from windowmill.jobs.conditions.choices import choice, is_null
 from windowmill.jobs.conditions.evaluated import (
     BINARY,
     BOOL,
@@ -41,6 +40,7 @@ from windowmill.jobs.conditions.evaluated import (
     without,
 )
 from windowmill.jobs.conditions.functions import Call, calls, each_row, function, literal_of, text, whole
+from windowmill.jobs.conditions.numbers import choice, is_null
 
 _ENDS = "\\n\\r\\x85\\u2028\\u2029"
 #: The end, or before the last line's end: ``$`` in Java.

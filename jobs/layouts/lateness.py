@@ -13,17 +13,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.column_names import FILE, REASON, ROW
 from windowmill.jobs.sources.unusable_rows import with_too_late
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import (
     ARRIVAL,
     CLOSED,
+    FILE,
     LATE,
     MISSED,
     NUMBER_OF,
     ORDER,
+    REASON,
     REFUSED,
+    ROW,
     TIME,
     UNTIL_OF,
     WATERMARK_OF,

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.jobs.conditions.truths import Conditions, every_condition
-from windowmill.jobs.json_lines.write import to_json
+from windowmill.jobs.json_lines import to_json
 from windowmill.jobs.layouts.returning import returnable
 from windowmill.jobs.sources.columns import FILE, REASON, ROW, UNREAD, VERSION
 from windowmill.jobs.sources.unusable_rows import REASONS, TOO_LATE, details_of, with_texts

@@ -1,6 +1,7 @@
 """The new rows of a batch in plain files, which tasks survey and read by Arrow, without the JVM.
 
 The statistics in the source's log give bounds of the event times of most files. Only where they do not decide, event times are read.
+Where a condition is one that only Spark evaluates, one job over the columns that it reads answers it before tasks read the rows.
 """
 
 from __future__ import annotations
@@ -12,23 +13,26 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as F
 
 from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.lateness import watermarks_at_arrival, with_arrival
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result, returnable
 from windowmill.jobs.schedulers.exchange import ROWS_PER_PARTITION, RowsOfFiles, numbers_in
-from windowmill.jobs.sources.columns import REASON, ROW
+from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.sources.delta_log import span as span_of
-from windowmill.jobs.sources.plain_files import CheckedFile, RowGroup, Tasks, all_examined, divided, number_of_rows
-from windowmill.jobs.sources.plain_rows import PlainRows
+from windowmill.jobs.sources.plain_files import CheckedFile, NotPlainError, RowGroup, Tasks, all_examined, divided, number_of_rows
+from windowmill.jobs.sources.plain_rows import NO_ANSWERS, Answers, PlainRows, batches_of
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import TIME
 from windowmill.windowing.columnar.hashes import KeyShare
+from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.watermark import BEFORE, first_of_commit, seen_before
 
 if TYPE_CHECKING:
@@ -39,6 +43,11 @@ if TYPE_CHECKING:
     from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.watermark import LatenessRule
+
+#: Most rows whose answers the driver collects: five bytes for each row and condition in transit, an eighth of a byte once packed.
+_MAX_ROWS = 50_000_000
+#: The file of a row that says that a file cannot be read by Arrow as Spark reads it.
+_NOT_PLAIN = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,3 +318,55 @@ def _look(
     use_options(options)
     for number in numbers_in(batches):
         yield from encode_result((number, look(pieces[number])))
+
+
+def answers_of(batch: TableInput, spark: SparkSession, options: Mapping[str, Options]) -> Answers:
+    """Where the conditions hold of the rows of ``batch`` that only Spark evaluates; none if Spark must read the rows itself."""
+    plain = PlainRows.of(batch.pipeline, batch.source, batch.reading, None)
+    if plain is None or batch.expected_rows > _MAX_ROWS:
+        return NO_ANSWERS
+    conditions = list(plain.conditions.outside)
+    names = plain.read_by(conditions)
+    if not batch.columns.in_conditions.keys() >= set(names):  # the rows that tasks give have no declared lengths and collations
+        return NO_ANSWERS
+    schema = pa.schema([(FILE, pa.int32()), (ROW, pa.int64()), *((name, plain.types[name]) for name in names)])
+    files = spark.range(0, len(plain.files), 1, max(1, min(len(plain.files), access_to(spark).cores())))
+    rows = map_in_arrow(files, partial(_read, plain, names, schema, options), schema)
+    truths = [F.coalesce(F.expr(text), F.lit(False)).alias(f"_holds{number}") for number, text in enumerate(conditions)]
+    found = without_empty_chunks(rows.select(FILE, ROW, *truths).toArrow())
+    file = found.column(FILE).to_numpy()
+    if (file == _NOT_PLAIN).any():
+        return NO_ANSWERS
+    place = found.column(ROW).to_numpy()
+    counts = np.zeros(len(plain.files), np.int64)
+    np.maximum.at(counts, file, place + 1)
+    return Answers({text: _packed(found.column(f"_holds{number}"), file, place, counts.tolist()) for number, text in enumerate(conditions)})
+
+
+def _packed(holds: pa.ChunkedArray, file: Ints, place: Ints, counts: Sequence[int]) -> list[npt.NDArray[np.uint8]]:
+    """For each file one bit a row, where ``holds`` is true of the row at this ``place`` in this ``file``."""
+    true = holds.to_numpy(zero_copy_only=False)
+    packed = []
+    for index, count in enumerate(counts):
+        own, bits = file == index, np.zeros(count, np.bool_)
+        bits[place[own]] = true[own]
+        packed.append(np.packbits(bits))
+    return packed
+
+
+def _read(
+    plain: PlainRows, names: Sequence[str], schema: pa.Schema, options: Mapping[str, Options], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor."""
+    use_options(options)
+    for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+        first = 0
+        try:
+            for batch in batches_of(plain.files[number], plain.form, names):
+                n = batch.num_rows
+                own = [pa.repeat(pa.scalar(number, pa.int32()), n), pa.array(np.arange(first, first + n))]
+                yield pa.record_batch([*own, *(batch.column(name) for name in names)], schema=schema)
+                first += n
+        except (NotPlainError, OSError, pa.ArrowException):  # Spark reads the rows, or says what is wrong
+            columns = [pa.array([_NOT_PLAIN], pa.int32()), *(pa.nulls(1, field.type) for field in list(schema)[1:])]
+            yield pa.record_batch(columns, schema=schema)

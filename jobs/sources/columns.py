@@ -28,8 +28,8 @@ from pyspark.sql.types import (
 )
 
 from windowmill.checkpoints.committer import widens
-from windowmill.jobs.column_names import ADDED, FAILED, FILE, REASON, ROW, TAKEN, UNREAD, URI, VERSION
 from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition
+from windowmill.windowing.columnar.added_columns import ADDED, FAILED, FILE, REASON, ROW, TAKEN, UNREAD, URI, VERSION
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.widening import WiderPartials
 from windowmill.windowing.errors import SourceSchemaError, first_line, no_column

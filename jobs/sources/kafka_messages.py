@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from windowmill.jobs.column_names import CORRUPT, UNREAD
 from windowmill.jobs.sources.options import OWN_COLUMNS, Partition
 from windowmill.jobs.sources.text_files import parse_json
 from windowmill.jobs.sources.text_values import ISO, TextTimes, parsed
 from windowmill.jobs.sources.unusable_rows import ExpectedColumns, unread_of
+from windowmill.windowing.columnar.added_columns import CORRUPT, UNREAD
 from windowmill.windowing.errors import (
     MachineError,
     SourceError,
@@ -29,7 +29,7 @@ from windowmill.windowing.errors import (
     SpecError,
     UnsupportedError,
 )
-from windowmill.windowing.yamltext import VARIABLE
+from windowmill.windowing.spec import VARIABLE
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.base import PlainFile

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.column_names import CORRUPT
 from windowmill.jobs.sources.text_values import OPTIONS as TIME_OPTIONS
 from windowmill.jobs.sources.text_values import pattern_problems
+from windowmill.windowing.columnar.added_columns import CORRUPT
 from windowmill.windowing.errors import SourceSchemaError, SpecError
 from windowmill.windowing.redaction import names_secret
-from windowmill.windowing.yamltext import VARIABLE
+from windowmill.windowing.spec import VARIABLE
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Source

@@ -19,13 +19,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from windowmill.checkpoints.stores import filesystem_of
-from windowmill.jobs.column_names import UNREAD
 from windowmill.jobs.sources.base import PlainFile
 from windowmill.jobs.sources.options import ddl_of
 from windowmill.jobs.sources.parquet_columns import cast, may_not_fit
 from windowmill.jobs.sources.unusable_rows import unread_of
 from windowmill.jobs.spark.file_ranges import FileRange
 from windowmill.windowing.axis import to_us
+from windowmill.windowing.columnar.added_columns import UNREAD
 from windowmill.windowing.errors import SourceError, SourceFileError
 
 #: Metadata keys. Spark 2 wrote dates and instants before 1582 by the Julian calendar, and later releases mark files that still do.

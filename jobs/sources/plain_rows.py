@@ -16,14 +16,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.column_names import CORRUPT
 from windowmill.jobs.conditions.truths import Conditions, Truth, columns_of, every_condition
 from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, UNREAD, VERSION, Columns
 from windowmill.jobs.sources.parquet_columns import unreadable
 from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, OpenFile, read
 from windowmill.jobs.sources.unusable_rows import EventTimes
-from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import CORRUPT, TIME, UNTIL_OF
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline

@@ -30,7 +30,7 @@ from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.plain_rows import batches_of, keeps_unread
 from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.jobs.spark.access import UNESCAPED, access_to, map_in_arrow
-from windowmill.jobs.spark.object_storage import ABSOLUTE, full_path, literal_path, reader_options, spark_path
+from windowmill.jobs.spark.spark_settings import ABSOLUTE, full_path, literal_path, reader_options, spark_path
 from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
 from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.errors import SourceSchemaError

@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
-from windowmill.jobs.column_names import UNREAD
 from windowmill.jobs.sources.options import LOGICAL, lacks_column
 from windowmill.jobs.sources.plain_files import constant
 from windowmill.jobs.sources.text_lines import (
@@ -41,6 +40,7 @@ from windowmill.jobs.sources.text_lines import (
 )
 from windowmill.jobs.sources.text_values import ISO, MAY_BE_LONG, TextTimes, WrittenFloat, parsed
 from windowmill.jobs.sources.unusable_rows import ExpectedColumns, unread_of
+from windowmill.windowing.columnar.added_columns import UNREAD
 from windowmill.windowing.errors import SourceFileError
 from windowmill.windowing.spec import Source
 

@@ -15,13 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.column_names import CORRUPT, FAILED, REASON, UNREAD
 from windowmill.jobs.conditions.truths import columns_used
 from windowmill.jobs.sources.options import ddl_of
 from windowmill.jobs.sources.text_values import TextTimes
 from windowmill.windowing.axis import AXIS_END, DAY_US
 from windowmill.windowing.bounds import accepted_times
-from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import CORRUPT, FAILED, REASON, TIME, UNREAD, UNTIL_OF
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline

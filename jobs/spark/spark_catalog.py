@@ -10,8 +10,8 @@ from pyspark.errors import AnalysisException
 
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.quoting import backquoted, spark_text
-from windowmill.jobs.spark.object_storage import spark_path
 from windowmill.jobs.spark.session import shipment_of, spark_session
+from windowmill.jobs.spark.spark_settings import spark_path
 from windowmill.windowing.errors import SourceFeatureError, SourceMissingError, UnsupportedError, first_line
 
 if TYPE_CHECKING:

@@ -26,7 +26,6 @@ from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import late_missed
 from windowmill.jobs.batch.window_history import redefined_by
-from windowmill.jobs.column_names import FILE, ROW
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.spark import launch
@@ -37,7 +36,7 @@ from windowmill.jobs.verify.plain import Plain
 from windowmill.jobs.verify.source_rows import Arrival, Reaches, RereadRows, SampledRows, SourceFiles, with_conditions
 from windowmill.windowing import reference
 from windowmill.windowing.axis import AXIS_BEGIN, to_us
-from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import FILE, ROW, TIME, UNTIL_OF
 from windowmill.windowing.columnar.rows import codes_of, first_rows, without_empty_chunks
 from windowmill.windowing.errors import OutOfTurnError
 from windowmill.windowing.kernels.lift import condition_column

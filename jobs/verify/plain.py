@@ -18,15 +18,14 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
-from windowmill.jobs.column_names import FILE, ROW
 from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.spark.object_storage import spark_path
+from windowmill.jobs.spark.spark_settings import spark_path
 from windowmill.jobs.verify.compare import PublishedRow, RecomputedValue
 from windowmill.jobs.verify.source_rows import CLOSED, Arrival, Reaches, RereadRows, condition_names, with_conditions
 from windowmill.windowing.axis import from_us, to_us
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import FILE, ROW, TIME, UNTIL_OF
 from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline

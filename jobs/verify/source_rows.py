@@ -20,7 +20,6 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.restated_rows import kept_out
-from windowmill.jobs.column_names import FILE, REASON, ROW
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
@@ -30,8 +29,8 @@ from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
 from windowmill.jobs.sources.spark_files import read_rows
 from windowmill.jobs.sources.table_rows import Live, left, live_rows, queried
-from windowmill.jobs.spark.object_storage import reader_options, spark_path
-from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
+from windowmill.jobs.spark.spark_settings import reader_options, spark_path
+from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME, UNTIL_OF
 from windowmill.windowing.columnar.rows import codes_of, without_empty_chunks
 from windowmill.windowing.errors import SourceFileError, SourceRangeGoneError, SpecError, UnsupportedError
 from windowmill.windowing.kernels.lift import condition_column

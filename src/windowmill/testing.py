@@ -180,7 +180,7 @@ def _attempt(
     commit_rows: int,
 ) -> Outcome:
     from windowmill.jobs.commands.try_command import attempt
-    from windowmill.jobs.json_lines.write import result_lines
+    from windowmill.jobs.json_lines import result_lines
 
     outcome = attempt(pipeline, data, size, engine, final, now.timestamp() if now else None, commit_rows)
     printed = b"".join(bytes(piece) for piece in result_lines(outcome.rows, pipeline))

@@ -34,13 +34,12 @@ SPARK_MODULES = {
     "batch/spark_committer.py",
     "dataframe.py",
     "views.py",
-    *(f"schedulers/{name}.py" for name in ("answers", "bounded", "exchange", "tasks")),
+    *(f"schedulers/{name}.py" for name in ("exchange", "file_rows", "tasks")),
     *(f"sources/{name}.py" for name in ("columns", "spark_files")),
 }
 HANDING_ON = {
     *(f"batch/{name}.py" for name in ("compute", "counted_rows", "steps", "task", "validating")),
     "commands/try_spark.py",
-    "schedulers/file_rows.py",
     *(f"sources/{name}.py" for name in ("base", "delta_log", "folder", "kafka", "table_rows")),
     "warm/warm_up.py",
 }

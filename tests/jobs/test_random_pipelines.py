@@ -14,14 +14,14 @@ import pytest
 
 from tests.jobs.batches import Run
 from tests.random_pipelines import CONDITION, Case, Row, differences, examples, random_case
-from windowmill.jobs.commands import try_engine as memory
+from windowmill.jobs.commands import try_command as memory
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.commands.try_engine import KernelEngine, TryBatch
+from windowmill.jobs.dataframe import BoundedWork
 from windowmill.jobs.layouts.base import Lifted, Part
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import seen_after
-from windowmill.jobs.schedulers.bounded import BoundedWork
 from windowmill.windowing.columnar.added_columns import NUMBER_OF
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.planner import plan

@@ -11,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.specs import a_spec
+from windowmill.jobs import json_lines as reader
 from windowmill.jobs.conditions.truths import columns_used
-from windowmill.jobs.json_lines import read as reader
-from windowmill.jobs.json_lines.read import read_blocks
-from windowmill.jobs.json_lines.write import result_lines
+from windowmill.jobs.json_lines import read_blocks, result_lines
 from windowmill.windowing.columnar.results import ResultTable
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from tests.jobs.text_balance import Drawn, Found, drawn
-from windowmill.jobs.column_names import UNREAD
 from windowmill.jobs.sources import text_lines
 from windowmill.jobs.sources.base import PlainFile
 from windowmill.jobs.sources.options import declared
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.text_files import TextForm
 from windowmill.jobs.sources.unusable_rows import ExpectedColumns, reasons_of
+from windowmill.windowing.columnar.added_columns import UNREAD
 
 #: Number of files, and the seed of the first one; `make fuzz` tries 10,000.
 COUNT, SEED = int(os.environ.get("WINDOWMILL_TEXT_FILES", "300")), int(os.environ.get("WINDOWMILL_TEXT_FILES_SEED", "1"))

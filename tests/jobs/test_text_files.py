@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from tests.jobs.test_folders import Pipe
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.try_command import attempt
-from windowmill.jobs.json_lines.write import result_lines
+from windowmill.jobs.json_lines import result_lines
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources import text_lines
 from windowmill.jobs.sources.base import open_source

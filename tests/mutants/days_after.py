@@ -95,11 +95,11 @@ MUTANTS = {
         ("rows-that-missed-windows-left-out", "jobs.batch.counted_rows:were_missed", never("any(_)")),
     ],
     f"{CHANGED}a_new_window_is_not_filled_from_a_slice_that_it_begins_within": [
-        ("edges-within-the-last-slice-missed", "jobs.batch.from_state:_SliceCheck.of", instead("max(high, _.seen + 1)", "high")),
+        ("edges-within-the-last-slice-missed", "jobs.batch.applying:_SliceCheck.of", instead("max(high, _.seen + 1)", "high")),
     ],
     f"{CHANGED}a_changed_spec_whose_kept_windows_would_count_late_rows_is_refused": [
         ("kept-windows-count-late-rows", "jobs.batch.counted_rows:refuse_uncounted", never("_ is not None and (_ or _)")),
-        ("kept-windows-of-the-source-unknown", "jobs.batch.from_state:kept_of_source", never("window.name not in _")),
+        ("kept-windows-of-the-source-unknown", "jobs.batch.applying:kept_of_source", never("window.name not in _")),
     ],
     f"{CHANGED}a_changed_spec_whose_kept_windows_would_count_ignored_changes_is_refused": [
         ("kept-windows-count-ignored-changes", "jobs.batch.counted_rows:refuse_uncounted", never("kept and change is not None")),

@@ -18,7 +18,7 @@ MUTANTS = {
         ("session-closed-at-its-end-by-kernels", "windowing.kernels.event_bounds:_closes_at", without("1")),
         (
             "session-closed-at-its-end",
-            "windowing.reference.event_windows:SessionWindows.complete",
+            "windowing.reference.windows:SessionWindows.complete",
             instead("_1.end < _2 or _", "_1.end <= _2"),
         ),
     ],
@@ -26,7 +26,7 @@ MUTANTS = {
         ("versions-of-closed-sessions-count", "windowing.slicing.revised_slicer:EmittedVersions.resolve", without("not _.isdisjoint(...)")),
         (
             "versions-of-closed-sessions-count-in-the-reference",
-            "windowing.reference.event_windows:SessionWindows.takes",
+            "windowing.reference.windows:SessionWindows.takes",
             instead("any(_ in _1 for _ in _2)", "bool(_1) or bool(_2)"),
         ),
     ],

@@ -45,7 +45,7 @@ class Mutant:
 
 def _unknown_names(module: ast.Module) -> set[str]:
     """Names that the code reads and that nothing in it defines: those of an edit that a variable was renamed under."""
-    read, defined = set(), set(dir(builtins))
+    read, defined = set(), {*dir(builtins), "__file__"}
     for node in ast.walk(module):
         if isinstance(node, ast.Name):
             (read if isinstance(node.ctx, ast.Load) else defined).add(node.id)

@@ -63,7 +63,7 @@ MUTANTS = {
         ("column-mapping-ignored", "jobs.sources.columns:physical_name", instead("_.metadata.get(PHYSICAL, _1)", "_1")),
     ],
     f"{COLUMNS}no_path_is_a_pattern": [
-        ("globs-unescaped", "jobs.spark.object_storage:literal_path", instead("re.sub(_, _, _1)", "_1")),
+        ("globs-unescaped", "jobs.spark.spark_settings:literal_path", instead("re.sub(_, _, _1)", "_1")),
     ],
     f"{READING}files_are_known_by_their_full_path": [
         ("partitions-left-out-of-paths", "jobs.sources.delta_log:_file", instead("unquote(_1)", 'unquote(_1).rpartition("/")[2]')),

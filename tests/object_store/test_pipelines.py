@@ -25,7 +25,7 @@ from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.runnables import runnable_of
-from windowmill.jobs.spark.object_storage import reader_options
+from windowmill.jobs.spark.spark_settings import reader_options
 from windowmill.windowing.errors import FencedError, HeldError, MachineError, SinkRefusedError, WindowmillError
 
 #: They need the S3 server that `make test` builds.

@@ -13,11 +13,12 @@ import pytest
 from pyspark.sql import functions as F
 
 from windowmill import aggregate
+from windowmill.jobs import dataframe as bounded
+from windowmill.jobs.dataframe import BoundedWork, FileScan
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.input import SourceInput
 from windowmill.jobs.layouts.slices import Slicing
-from windowmill.jobs.schedulers import bounded, exchange
-from windowmill.jobs.schedulers.bounded import BoundedWork, FileScan
+from windowmill.jobs.schedulers import exchange
 from windowmill.jobs.schedulers.exchange import Exchange, RowsOfFiles
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.plain_files import number_of_bytes, number_of_rows

@@ -28,7 +28,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.plans import RunPlan
 from windowmill.jobs.batch import steps
 from windowmill.jobs.batch.planning import next_run
-from windowmill.jobs.json_lines.write import to_json
+from windowmill.jobs.json_lines import to_json
 from windowmill.jobs.layouts import limits, output
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.schedulers.exchange import Target, Targets, read_files

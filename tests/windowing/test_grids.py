@@ -15,7 +15,7 @@ from tests.windowing.calendar_cases import CALENDARS, DAY, ODD, WINDOWS, instant
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, to_us
 from windowmill.windowing.bounds import accepted_times, count_ends
 from windowmill.windowing.grids import Grids, closing_of
-from windowmill.windowing.reference.ruled_windows import GridWindows as Oracle
+from windowmill.windowing.reference.windows import GridWindows as Oracle
 from windowmill.windowing.slicing import calendars
 from windowmill.windowing.slicing.edges import CumulativeGrid, Edges, Grid, WindowGrid
 from windowmill.windowing.windows.base import GridRules, RuledWindow

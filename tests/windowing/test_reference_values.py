@@ -12,7 +12,7 @@ import pytest
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.reference.events import Event, EventWindow, Record
 from windowmill.windowing.reference.plain_values import compute
-from windowmill.windowing.reference.ruled_windows import GridWindows
+from windowmill.windowing.reference.windows import GridWindows
 from windowmill.windowing.windows.types import Hopping, Tumbling
 
 

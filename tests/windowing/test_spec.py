@@ -13,8 +13,7 @@ from pydantic import ValidationError
 from windowmill.windowing.axis import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline, Table
-from windowmill.windowing.specfile import load_pipeline, parse_pipeline
-from windowmill.windowing.yamltext import parse_yaml
+from windowmill.windowing.specfile import load_pipeline, parse_pipeline, parse_yaml
 
 MINIMAL = """\
 pipeline: p

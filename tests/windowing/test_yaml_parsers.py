@@ -8,9 +8,8 @@ from typing import Any
 
 import yaml
 
-from windowmill.windowing import yamltext
-from windowmill.windowing.specfile import _lines
-from windowmill.windowing.yamltext import parse_yaml
+from windowmill.windowing import specfile
+from windowmill.windowing.specfile import _lines, parse_yaml
 
 EXAMPLE = (Path(__file__).parents[2] / "examples" / "flights" / "pipeline.yaml").read_text()
 TEXTS = [
@@ -37,12 +36,12 @@ def test_both_parsers_agree():
         for _ in range(rng.randrange(4)):
             at = rng.randrange(len(text) + 1)
             text = text[:at] + rng.choice(CHARACTERS) + text[at + rng.randrange(2) :]
-        plainly = outcome(lambda text: yamltext._document(yamltext._PlainLoader, text), text)
+        plainly = outcome(lambda text: specfile._document(specfile._PlainLoader, text), text)
         assert outcome(parse_yaml, text) == plainly, text
         accepted += isinstance(plainly[0], str)
     assert 500 < accepted < 2_500
 
 
 def test_a_spec_is_read_by_the_quick_parser(monkeypatch):
-    monkeypatch.setattr(yamltext, "_PlainLoader", None)
+    monkeypatch.setattr(specfile, "_PlainLoader", None)
     assert parse_yaml(EXAMPLE)[0]["pipeline"] == "flight_delays"

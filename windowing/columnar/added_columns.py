@@ -1,4 +1,4 @@
-"""Names of the columns that windowmill adds to new rows, to partials, and to rows of the state.
+"""Names of the columns that windowmill adds to rows of the source, to partials, and to rows of the state.
 
 Columns that only sessions or only positions have are named in :mod:`.sessions` and :mod:`.positions`.
 """
@@ -44,3 +44,15 @@ DUE = "_due"
 SUM = "_sum"
 #: Of a result row: whether its window holds nothing any more, or has other bounds since.
 RETRACTED = "retracted"
+#: Columns added to each row besides the event time: index of its file, index in the file, version, reason for quarantine.
+FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
+ADDED = (TIME, FILE, ROW, VERSION, REASON)
+#: Temporary columns: URI of the row's file, whether a condition cannot be evaluated on the row, and what in it could not be read.
+URI, FAILED, UNREAD = "_uri", "_ failed", "_ unread"
+#: Name, in the quarantine and among the columns of a topic, of the text of what is no row at all.
+CORRUPT = "_corrupt_record"
+#: Column names that a source must not have: those above, and those that readers of Delta tables and :mod:`windowmill.jobs.layouts` add.
+TAKEN = (
+    *(*ADDED, URI, FAILED, UNREAD, NUMBER_OF, UNTIL_OF, WATERMARK_OF, CLOSED, LATE, ARRIVAL, ORDER),
+    *("_of_file", "_refused", "_block", "_before", "_seen"),
+)

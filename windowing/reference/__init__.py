@@ -12,10 +12,18 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from windowmill.windowing.errors import UnsupportedError
-from windowmill.windowing.reference.event_windows import CountWindows, Customs, EventWindows, SessionWindows, Snapshots, event_rows
 from windowmill.windowing.reference.events import AFTER, BEFORE, Course, Event, EventClock, Record, Tally, WindowResult, arrivals, ranks
 from windowmill.windowing.reference.plain_values import compute
-from windowmill.windowing.reference.ruled_windows import grid_rows, policy_rows
+from windowmill.windowing.reference.windows import (
+    CountWindows,
+    Customs,
+    EventWindows,
+    SessionWindows,
+    Snapshots,
+    event_rows,
+    grid_rows,
+    policy_rows,
+)
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import GridRules, RuledWindow, Window
 from windowmill.windowing.windows.plugged import PluginWindow

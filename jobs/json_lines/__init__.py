@@ -1,1 +1,0 @@
-"""Reads JSON lines as columns, and writes columns as JSON lines."""
