@@ -34,7 +34,6 @@ from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input, SourceInput
 from windowmill.jobs.layouts.lateness import usable
 from windowmill.jobs.layouts.slices import SliceMapReduce, Slicing
-from windowmill.jobs.schedulers import tasks as numbering
 from windowmill.jobs.schedulers.exchange import (
     ROWS_PER_PARTITION,
     Exchange,
@@ -68,10 +67,8 @@ from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 from windowmill.windowing.watermark import COMMIT_SHIFT
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, SparkSession
 
-    from windowmill.jobs.layouts.input import Input, SourceInput
-    from windowmill.jobs.layouts.slices import SliceMapReduce
     from windowmill.jobs.sources.unusable_rows import EventTimes
     from windowmill.jobs.spark.file_ranges import DeltaScan
     from windowmill.windowing.columnar.hashes import Share
@@ -80,7 +77,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.slicing.edges import WindowGrid
 
 #: Columns of :meth:`BoundedWork.outcome`: a result row, or the number of a row that came too late for every window.
-RESULT, REFUSED = "result", "refused"
+_RESULT, _REFUSED = "result", "refused"
 #: Greatest number of rows in an Arrow batch that a worker returns.
 _CHUNK_ROWS = 100_000
 #: Partition multiplier when the row count is unknown: a worker holds one partition at a time.
@@ -219,11 +216,11 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
     if pipeline.time.end is None:
         rows = rows.withColumn(UNTIL_OF, F.col(TIME))
     if not order or pipeline.time.watermark == "data_interval_end":
-        bounded = _Bounded(batch, rows, None, order[-1] if order else None, final=final)
+        given = _RowsOfInput(batch, rows, None, order[-1] if order else None, final=final)
     else:
         arrived = Arrived.of(rows, batch, order, [*_needed(batch), *order, *batch.times.columns])
-        bounded = _Bounded(batch, arrived.rows, arrived, order[-1], final=final)
-    return bounded.by_keys() if slicing is None else bounded.by_slices(slicing)
+        given = _RowsOfInput(batch, arrived.rows, arrived, order[-1], final=final)
+    return given.by_keys() if slicing is None else given.by_slices(slicing)
 
 
 def _of_files(df: DataFrame, batch: SourceInput, slicing: Slicing | None, latest: int | None, *, final: bool) -> DataFrame | None:
@@ -241,7 +238,7 @@ def _of_files(df: DataFrame, batch: SourceInput, slicing: Slicing | None, latest
 
 
 @dataclass(frozen=True)
-class _Bounded:
+class _RowsOfInput:
     """A bounded input; ``arrived`` is null if no row of it can be late, and ``label`` if it has no order of arrival."""
 
     batch: SourceInput
@@ -271,7 +268,7 @@ class _Bounded:
         if self.label is None:
             return Evaluated(bounded.results(rows, partitions * _PARTITIONS_OF_UNKNOWN), None)
         outcome = bounded.outcome(rows, partitions_for(1 if arrived is None else arrived.n_rows, partitions)).persist()
-        numbers = outcome.where(F.col(REFUSED).isNotNull()).select(F.col(REFUSED).alias(NUMBER_OF))
+        numbers = outcome.where(F.col(_REFUSED).isNotNull()).select(F.col(_REFUSED).alias(NUMBER_OF))
         late = rows.join(numbers, NUMBER_OF).select(backquoted(self.label), F.lit(TOO_LATE).alias(REASON))
         return Evaluated(results_in(outcome), _unusable(rows, self.label).unionByName(late))
 
@@ -362,7 +359,7 @@ class Arrived:
         late = F.max(F.col("_low") < F.col(WATERMARK_OF))
         n_rows, greatest, is_late = commits.agg(F.sum("_rows"), F.max("_high"), late).collect()[0]
         if not is_late:
-            return cls(numbering.without_watermark(rows), n_rows or 0, greatest, late=False)
+            return cls(without_watermark(rows), n_rows or 0, greatest, late=False)
         found = commits.select(_VALUE, _FIRST, _COMMIT, WATERMARK_OF)
         joined = rows.join(found, F.col(backquoted(arrival)).eqNullSafe(F.col(backquoted(_VALUE))))
         number = F.shiftleft(F.col(backquoted(_COMMIT)), COMMIT_SHIFT) + F.col(NUMBER_OF) - F.col(backquoted(_FIRST))
@@ -582,7 +579,7 @@ class BoundedWork:
 
     def outcome(self, rows: DataFrame, partitions: int) -> DataFrame:
         """As :meth:`results`, with the numbers of refused rows; ``rows`` have event times, reasons and the watermark at their arrival."""
-        schema = pa.schema([(RESULT, pa.struct(list(self._result_schema))), (REFUSED, pa.int64())])
+        schema = pa.schema([(_RESULT, pa.struct(list(self._result_schema))), (_REFUSED, pa.int64())])
         own = [name for name in (TIME, UNTIL_OF, NUMBER_OF, WATERMARK_OF) if name != UNTIL_OF or UNTIL_OF in self._schema.names]
         sent = rows.where(F.col(REASON).isNull()).select(*inputs(rows, self.reading), *own)
         exchange = Exchange(rows.sparkSession, self, RowsOfFrame(sent, _as_tables, 0), None, partitions)
@@ -624,7 +621,7 @@ class BoundedWork:
 
 def results_in(outcome: DataFrame) -> DataFrame:
     """The result rows in an :meth:`~BoundedWork.outcome`."""
-    return outcome.where(F.col(RESULT).isNotNull()).select(f"{RESULT}.*")
+    return outcome.where(F.col(_RESULT).isNotNull()).select(f"{_RESULT}.*")
 
 
 def complete(rows: pa.Table) -> pa.Table:
@@ -653,10 +650,10 @@ def _outcome(own: BoundedWork, schema: pa.Schema, groups_of: GroupsOf, batches: 
     for lifted, _ in groups_of(batches):
         for done in own.reduce(lifted, None):
             for batch in (batch for found in own.tables(done) for batch in found.to_batches(_CHUNK_ROWS)):
-                cells = pa.StructArray.from_arrays(batch.columns, fields=list(schema.field(RESULT).type))
+                cells = pa.StructArray.from_arrays(batch.columns, fields=list(schema.field(_RESULT).type))
                 yield pa.record_batch([cells, pa.nulls(len(cells), pa.int64())], schema=schema)
             numbers = pa.array(done.refused, pa.int64())
-            yield pa.record_batch([pa.nulls(len(numbers), schema.field(RESULT).type), numbers], schema=schema)
+            yield pa.record_batch([pa.nulls(len(numbers), schema.field(_RESULT).type), numbers], schema=schema)
 
 
 def _as_tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -14,7 +14,6 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import cached_property
 from types import NoneType
@@ -32,6 +31,7 @@ from windowmill.jobs.instants import instant_us, instants
 from windowmill.jobs.sources.text_lines import MAX_DEPTH, check_depth, deep_recursion, may_be_deep
 from windowmill.jobs.sources.text_values import EXACT, ISO, MAY_BE_LONG, TextTimes, WrittenFloat, number_type
 from windowmill.jobs.sources.unusable_rows import BAD_TIME, CANNOT_CAST
+from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.spec import Pipeline
 
@@ -40,7 +40,12 @@ if TYPE_CHECKING:
 
 #: Number of leading rows from which column types are guessed.
 SAMPLE_ROWS = 1_000
-_BLOCK_BYTES = 1 << 22
+#: Bytes, and rows, that are read at once.
+_BLOCK_BYTES, _BLOCK_ROWS = 1 << 22, 1 << 14
+#: The texts of the floats that JSON lacks.
+SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+#: The first whole number that is too long for a decimal.
+_TOO_LONG = 10**38
 #: Matches a whole number that may be no floating-point number.
 _LONG_WHOLE = re.compile(rb"(?<![0-9.])[0-9]{16,}+(?![.eE])").search
 _TYPES = {"instant": pa.string(), "integer": pa.int64(), "boolean": pa.bool_(), "text": pa.string()}
@@ -48,7 +53,7 @@ _YEAR = re.compile(r"^-?\d+")
 #: Rows joined at once: the text has tens of megabytes, so the allocator can reuse its memory for each block.
 _WRITTEN_ROWS = 100_000
 #: Range of magnitudes, [least, greatest), of which Arrow writes floats as Python does.
-_PLAIN = (1e-4, 1e9)
+_SAME_FLOATS = (1e-4, 1e9)
 
 
 class JsonLines(Sequence[Any]):
@@ -155,14 +160,7 @@ def _typed(table: pa.Table, data: bytes, names: Sequence[str], uses: Mapping[str
 
 def _may_be_numbers(column: pa.Array) -> bool:
     """Whether the column holds a text for a float that JSON lacks."""
-    return bool(pc.any(pc.is_in(column, pa.array(["NaN", "Infinity", "-Infinity"]))).as_py())
-
-
-SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_BLOCK_ROWS = 1 << 14
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: The first whole number that is too long for a decimal.
-_TOO_LONG = 10**38
+    return bool(pc.any(pc.is_in(column, pa.array(list(SPECIAL)))).as_py())
 
 
 @dataclass(slots=True)
@@ -434,19 +432,19 @@ def iso(t_us: int) -> str:
     >>> iso(0)
     '1970-01-01T00:00:00Z'
     """
-    return (_EPOCH + timedelta(microseconds=t_us)).isoformat().replace("+00:00", "Z")
+    return from_us(t_us).isoformat().replace("+00:00", "Z")
 
 
-def takes(kinds: Iterable[pa.DataType]) -> bool:
+def has_spark_json(kinds: Iterable[pa.DataType]) -> bool:
     """Whether :func:`to_json` takes columns of these types."""
-    return all(map(_takes, kinds))
+    return all(map(_has_spark_json, kinds))
 
 
-def _takes(kind: pa.DataType) -> bool:
+def _has_spark_json(kind: pa.DataType) -> bool:
     if pa.types.is_nested(kind):
         known = pa.types.is_list(kind) or pa.types.is_struct(kind) or pa.types.is_map(kind)
-        return known and all(_takes(kind.field(at).type) for at in range(kind.num_fields))
-    return pa.types.is_timestamp(kind) or pa.types.is_date32(kind) or any(holds(kind) for holds, _ in _FORMS)
+        return known and all(_has_spark_json(kind.field(at).type) for at in range(kind.num_fields))
+    return pa.types.is_timestamp(kind) or pa.types.is_date32(kind) or any(holds(kind) for holds, _ in _SPARK_FORMS)
 
 
 def to_json(rows: pa.Table) -> list[str]:
@@ -462,25 +460,25 @@ def _spark_texts(column: pa.ChunkedArray) -> list[str]:
     """Each value as JSON."""
     kind = column.type
     if pa.types.is_nested(kind):
-        return _nested(column.combine_chunks())
+        return _spark_nested(column.combine_chunks())
     if pa.types.is_timestamp(kind):
         millis = pc.fill_null(column.cast(pa.int64()), 0).to_numpy() // 1_000  # Spark cuts off microseconds
-        return _instants(millis.view("M8[ms]"), column, "Z" if kind.tz else "")
+        return _spark_instants(millis.view("M8[ms]"), column, "Z" if kind.tz else "")
     if pa.types.is_date32(kind):
         days = pc.fill_null(column.cast(pa.int32()), 0).to_numpy().astype(np.int64)
-        return _instants(days.view("M8[D]"), column, "")
+        return _spark_instants(days.view("M8[D]"), column, "")
     if pa.types.is_string(kind):
         column = column.cast(pa.binary())  # Spark takes bytes that are not UTF-8 for U+FFFD
-    text = next(text for holds, text in _FORMS if holds(kind))
+    text = next(text for holds, text in _SPARK_FORMS if holds(kind))
     return ["null" if value is None else text(value) for value in column.to_pylist()]
 
 
-def _nested(values: pa.Array) -> list[str]:
+def _spark_nested(values: pa.Array) -> list[str]:
     if pa.types.is_struct(values.type):
         pieces = []
-        for at, field in enumerate(values.type):
+        for at, inner in enumerate(values.type):
             own = _spark_texts(pa.chunked_array([pc.struct_field(values, at)]))
-            pieces.append([f"{json.dumps(field.name, ensure_ascii=False)}:{text}" for text in own])
+            pieces.append([f"{json.dumps(inner.name, ensure_ascii=False)}:{text}" for text in own])
         rows = ["{" + ",".join(row) + "}" for row in zip(*pieces, strict=True)] if pieces else ["{}"] * len(values)
         return [row if known else "null" for row, known in zip(rows, values.is_valid().to_pylist(), strict=True)]
     offsets = values.offsets.to_numpy()
@@ -497,7 +495,7 @@ def _nested(values: pa.Array) -> list[str]:
     ]
 
 
-def _instants(values: npt.NDArray[np.datetime64], column: pa.ChunkedArray, zone: str) -> list[str]:
+def _spark_instants(values: npt.NDArray[np.datetime64], column: pa.ChunkedArray, zone: str) -> list[str]:
     return [
         f'"{_YEAR.sub(_signed, text)}{zone}"' if known else "null"
         for text, known in zip(np.datetime_as_string(values).tolist(), column.is_valid().to_pylist(), strict=True)
@@ -510,22 +508,22 @@ def _signed(year: re.Match[str]) -> str:
     return f"{number:+05d}" if not 0 <= number <= 9_999 else f"{number:04d}"
 
 
-def _number_of(value: float | np.floating[Any]) -> str:
+def _spark_number(value: float | np.floating[Any]) -> str:
     if np.isfinite(value):
         return str(value)
     return '"NaN"' if np.isnan(value) else f'"{"-" if value < 0 else ""}Infinity"'
 
 
-def _text_of(value: bytes) -> str:
+def _spark_text(value: bytes) -> str:
     return json.dumps(value.decode(errors="replace"), ensure_ascii=False)
 
 
-_FORMS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] = (
+_SPARK_FORMS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] = (
     (pa.types.is_integer, str),
     (pa.types.is_boolean, lambda value: "true" if value else "false"),
-    (pa.types.is_string, _text_of),
-    (pa.types.is_float64, _number_of),
-    (pa.types.is_float32, lambda value: _number_of(np.float32(value))),  # the digits that identify it among numbers of 32 bits
+    (pa.types.is_string, _spark_text),
+    (pa.types.is_float64, _spark_number),
+    (pa.types.is_float32, lambda value: _spark_number(np.float32(value))),  # the digits that identify it among numbers of 32 bits
     (pa.types.is_decimal, str),
     (pa.types.is_binary, lambda value: f'"{base64.b64encode(value).decode()}"'),
 )
@@ -533,9 +531,9 @@ _FORMS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], ...] =
 
 def result_lines(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline) -> Iterator[bytes | pa.Buffer]:
     """Result rows as JSON lines, in pieces to write one after another. Instants in ``rows`` are microseconds."""
-    instants = instants_of(pipeline)
-    stamped = {name for name in pipeline.keys if name in instants}
-    stamped |= {name for name, spec in pipeline.aggregates.items() if spec.declaration.picks and spec.columns[-1] in instants}
+    columns_of_instants = instants_of(pipeline)
+    stamped = {name for name in pipeline.keys if name in columns_of_instants}
+    stamped |= {name for name, spec in pipeline.aggregates.items() if spec.declaration.picks and spec.columns[-1] in columns_of_instants}
     if not pipeline.time.integer_axis:
         stamped |= {"window_start", "window_end"}
     columns: Mapping[str, Column] | None = getattr(rows, "columns", None)
@@ -600,7 +598,8 @@ def _floats(column: pa.Array) -> pa.Array:
     values = np.asarray(pc.fill_null(column, 1.5).to_numpy(zero_copy_only=False))
     texts, size = column.cast(pa.string()), np.abs(values)
     with np.errstate(invalid="ignore"):
-        whole, unusual = values == np.floor(values), ~((size >= _PLAIN[0]) & (size < _PLAIN[1])) & ~((values == 0.0) & ~np.signbit(values))
+        whole, alike = values == np.floor(values), (size >= _SAME_FLOATS[0]) & (size < _SAME_FLOATS[1])
+        unusual = ~alike & ~((values == 0.0) & ~np.signbit(values))
     if whole.any():
         texts = pc.if_else(pa.array(whole & ~unusual), pc.binary_join_element_wise(texts, ".0", ""), texts)
     if unusual.any():

@@ -30,15 +30,14 @@ _UNITS_US |= {"minute": 60 * SECOND_US, "min": 60 * SECOND_US, "hour": 3_600 * S
 _UNITS_DAYS = {"day": 1, "d": 1, "week": 7, "w": 7}
 _UNITS_MONTHS = {"month": 1, "quarter": 3, "year": 12}
 #: Greatest length in days: added to any instant of a calendar it fits in 64 bits.
-LONGEST_DAYS = 3_652_500
-_LONGEST_TICKS = 1 << 62
+_LONGEST_DAYS = 3_652_500
 _PART = re.compile(r"\s*([0-9]{1,19}(?:\.[0-9]{1,19})?)\s*([a-zA-Z]{1,16})\s*(?:,|and\b)?")
 _ISO = re.compile(
     r"P(?:(?P<Y>\d{1,19})Y)?(?:(?P<M>\d{1,19})M)?(?:(?P<W>\d{1,19})W)?(?:(?P<D>\d{1,19})D)?"
     r"(?:T(?=\d)(?:(?P<h>\d{1,19})H)?(?:(?P<m>\d{1,19})M)?(?:(?P<s>\d{1,19}(?:\.\d{1,19})?)S)?)?",
     re.ASCII,
 )
-EXPECTED = "a duration such as '5 minutes', '1 hour 30 minutes' or 'PT5M' (a plain integer on an integer axis)"
+_EXPECTED_DURATION = "a duration such as '5 minutes', '1 hour 30 minutes' or 'PT5M' (a plain integer on an integer axis)"
 
 
 def to_us(instant: datetime) -> int:
@@ -132,7 +131,7 @@ class Duration:
         text = value.strip() if isinstance(value, str) and len(value) <= 200 else ""
         parsed = _parse_iso(text) or _parse_words(text)
         if parsed is None:
-            raise ValueError(f"expected {EXPECTED}")
+            raise ValueError(f"expected {_EXPECTED_DURATION}")
         return _bounded(parsed)
 
     @classmethod
@@ -155,9 +154,9 @@ class Duration:
 
 def _bounded(length: Duration) -> Duration:
     if length.plain:
-        if abs(length.ticks) > _LONGEST_TICKS:
-            raise ValueError(f"expected at most 2^62 = {_LONGEST_TICKS} ticks of the axis")
-    elif length.months * 31 + length.days + length.ticks // DAY_US > LONGEST_DAYS:
+        if abs(length.ticks) > AXIS_END:
+            raise ValueError(f"expected at most 2^62 = {AXIS_END} ticks of the axis")
+    elif length.months * 31 + length.days + length.ticks // DAY_US > _LONGEST_DAYS:
         raise ValueError("expected less than 10,000 years")
     return length
 
@@ -196,5 +195,5 @@ def _exact(number: str, unit_us: int) -> int:
     whole, _, fraction = number.partition(".")
     scaled = int(fraction or "0") * unit_us
     if scaled % 10 ** len(fraction):
-        raise ValueError(f"expected {EXPECTED}, no finer than a microsecond")
+        raise ValueError(f"expected {_EXPECTED_DURATION}, no finer than a microsecond")
     return int(whole) * unit_us + int(scaled // 10 ** len(fraction))

@@ -111,7 +111,8 @@ class _PartialsInspection(Inspection):
 class SlicesInspection(_PartialsInspection):
     """The slices of a table. No run reads slices that start before ``needed_from`` again; null means that all are needed.
 
-    ``known`` are the windows of which the table has the keys' spans; ``intervals`` is whether events reach into slices.
+    ``known`` are the windows of which the table has the keys' spans; ``intervals`` is whether events reach into slices, ``nodes`` whether
+    batches read nodes in the place of slices.
     """
 
     def __init__(
@@ -124,11 +125,13 @@ class SlicesInspection(_PartialsInspection):
         known: Sequence[str] = (),
         *,
         intervals: bool = False,
+        nodes: bool = False,
     ) -> None:
         super().__init__(path, keys, before_batch, partials)
         self._known, self._family = known, (REACHING,) if intervals else ()
-        # Nodes repeat the content of slices.
-        self._slices = f"{SLICE} IS NOT NULL" + (f" AND {LEVEL} = 0" if LEVEL in self.schema.names else "")
+        # Nodes repeat the content of slices. Rows of a spec without nodes have no level in a table that another spec has given the column.
+        self._slices = f"{SLICE} IS NOT NULL" + (f" AND coalesce({LEVEL}, 0) = 0" if LEVEL in self.schema.names else "")
+        self._nodes = nodes and LEVEL in self.schema.names
         self._needed = self._readable if needed_from is None else f"{self._readable} AND {SLICE} >= {needed_from}"
 
     def summary(self) -> dict[str, Any]:
@@ -141,7 +144,7 @@ class SlicesInspection(_PartialsInspection):
         )
         superseded = counts["entries"] - counts["entries_needed"] - counts["unfinished"]
         facts = {"keys": self._number_of_keys(), "entries_needed": counts["entries_needed"], "entries_superseded": superseded}
-        if LEVEL in self.schema.names:
+        if self._nodes:
             facts["entries_of_nodes"] = counts["nodes"]
         if self._known:
             spans = f"SELECT count(*) AS n FROM state WHERE {rows_of_spans(span_columns(self._known)).sql}"

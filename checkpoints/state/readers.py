@@ -93,7 +93,7 @@ class DeltaState:
 
     @property
     def holds_nodes(self) -> bool:
-        # This is fixed when the rows are first written.
+        # Other batches go on with the columns that the rows have.
         return self.replaced or not is_table(self.name) or has_nodes(self.name)
 
     def partials(self, schema: pa.Schema, /) -> PartialTable:

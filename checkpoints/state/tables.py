@@ -292,7 +292,7 @@ class PartialTable(StateTable):
 
 
 def has_nodes(path: str) -> bool:
-    """Whether the state table at ``path`` also holds nodes; this is fixed when the table is created."""
+    """Whether the state table at ``path`` has the column of nodes; batches that do not replace the whole state do not add it."""
     return LEVEL in table_at(path).schema().to_arrow().names
 
 

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.windows.base import Window
 
 #: Most edges of new windows that are compared with those of the stored slices.
-MAX_EDGES = 1 << 20
+_MAX_COMPARED_EDGES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +199,50 @@ def _from_state(
         return first_time(source, reading.files, runnable.pipeline.time)
 
     try:
-        return from_state(runnable, ledger, changes, source.schema_json, history, begin)
+        return _stored(runnable, ledger, changes, source.schema_json, history, begin)
     except NotStoredError as err:
         return err
+
+
+def _stored(
+    runnable: Runnable,
+    ledger: Ledger,
+    changes: SpecChanges,
+    schema_json: str,
+    history: int | None,
+    begin: Callable[[], int | None],
+) -> FromState:
+    """How ``changes`` are applied from the state alone.
+
+    Parameters
+    ----------
+    schema_json
+        The source's columns.
+    history
+        As of :class:`.ApplyPlan`.
+    begin
+        An instant before which the source has no event; null if unknown.
+
+    Raises
+    ------
+    NotStoredError
+        If the source has to be read.
+    """
+    pipeline, last = runnable.pipeline, ledger.newest_kept
+    assert last is not None  # a pipeline that never ran has no changes
+    _check_code(pipeline, ledger)
+    if not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
+        raise NotStoredError("variables of the spec have other values")
+    before = pipeline.meaning_as(last.plan.definition)
+    fills = () if history is None else changes.filled
+    carried = carried_of(runnable, before, Columns.of(schema_json).arrow, changed_windows(changes), fills)
+    cut = next((each for each in carried if each.recut), None)
+    if cut is None:
+        return FromState(None, recut=False)
+    check = _SliceCheck.of(runnable, ledger, cut)
+    check.edges()
+    check.lateness(filled=bool(fills))
+    return FromState(check.reach(AXIS_END if history is None else history, fills, begin), recut=True)
 
 
 def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, history: int | None, emitted: int | None) -> int | None:
@@ -262,7 +303,7 @@ def lines_of(changes: SpecChanges) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class FromState:
-    """Where a changed spec gets its rows: from the stored state, or from the source.
+    """How a changed spec is carried out from the stored state alone.
 
     Attributes
     ----------
@@ -274,47 +315,6 @@ class FromState:
 
     since: int | None
     recut: bool
-
-
-def from_state(
-    runnable: Runnable,
-    ledger: Ledger,
-    changes: SpecChanges,
-    schema_json: str,
-    history: int | None,
-    begin: Callable[[], int | None],
-) -> FromState:
-    """How ``changes`` are applied from the state alone.
-
-    Parameters
-    ----------
-    schema_json
-        The source's columns.
-    history
-        As of :class:`.ApplyPlan`.
-    begin
-        An instant before which the source has no event; null if unknown.
-
-    Raises
-    ------
-    NotStoredError
-        If the source has to be read.
-    """
-    pipeline, last = runnable.pipeline, ledger.newest_kept
-    assert last is not None  # a pipeline that never ran has no changes
-    _check_code(pipeline, ledger)
-    if not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
-        raise NotStoredError("variables of the spec have other values")
-    before = pipeline.meaning_as(last.plan.definition)
-    fills = () if history is None else changes.filled
-    carried = carried_of(runnable, before, Columns.of(schema_json).arrow, changed_windows(changes), fills)
-    cut = next((each for each in carried if each.recut), None)
-    if cut is None:
-        return FromState(None, recut=False)
-    check = _SliceCheck.of(runnable, ledger, cut)
-    check.edges()
-    check.lateness(filled=bool(fills))
-    return FromState(check.reach(AXIS_END if history is None else history, fills, begin), recut=True)
 
 
 def kept_layouts(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_json: str) -> tuple[str, ...]:
@@ -464,7 +464,7 @@ class _SliceCheck:
         edges = Edges.of(self.new.grids)
         if self.low >= self.high:
             return
-        if edges.most_in(self.high - self.low) > MAX_EDGES:
+        if edges.most_in(self.high - self.low) > _MAX_COMPARED_EDGES:
             raise NotStoredError("the windows have too many edges to look up")
         wanted, stored = edges.between(self.low, self.high), Edges.of(self.old.grids)
         if (stored.slice_starts(wanted) != wanted).any():
@@ -484,7 +484,7 @@ class _SliceCheck:
         for name, grid in self.new.named:
             if grid in known or self.low >= self.high:
                 continue
-            if grid.count_ends(self.low, self.high) > MAX_EDGES:
+            if grid.count_ends(self.low, self.high) > _MAX_COMPARED_EDGES:
                 raise NotStoredError(f"window {name} has too many ends to look up")
             _, ends = grid.ending_in(self.low, self.high)
             if len(ends) and (np.min([other.first_end_after(ends - 1) for other in self.old.grids], axis=0) != ends).any():

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from deltalake import Schema
 
 from windowmill.checkpoints import savepoints
 from windowmill.checkpoints.batches import Batch, Changes, Outcome, effective_batches
-from windowmill.checkpoints.committer import beyond_delta_rs
+from windowmill.checkpoints.committer import beyond_delta_rs, widens
 from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of, write_files
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.plans import BackfillPlan, FoldPlan, Plan, PurgePlan, RestatePlan, RestorePlan
@@ -407,9 +408,7 @@ def _changes(
     places = runnable.places
     built = savepoints.restored(places.savepoints, entry, places.state, batch=plan.batch, attempt=plan.attempt)
     if built is None and is_table(places.state):
-        # A batch of another spec has made the table since, with its columns alone.
-        stored, own = pa.schema(newest(places.state).schema().to_arrow()), state_schema(meant, Columns.of(plan.source_schema).arrow)
-        built = Changes.of(pa.schema([*stored, *(field for field in own if field.name not in stored.names)]))
+        built = Changes.of(_emptied_schema(places.state, entry, meant, plan.source_schema))
     state = replacing(places.state, built)
     if state is not None:
         yield "state", state
@@ -418,6 +417,30 @@ def _changes(
         undone = _undone(role, path, plan, places.savepoints, own)
         if undone is not None:
             yield role, undone
+
+
+def _emptied_schema(path: str, entry: Savepoint, meant: Pipeline, source_schema: str) -> pa.Schema:
+    """The columns of the state behind the restoration of a savepoint that has none.
+
+    The table is of a batch since, by another spec: it may lack columns of the one that comes back.
+
+    Raises
+    ------
+    SavepointError
+        If a column of the table has a type that the spec that comes back cannot use.
+    """
+    written = Changes.of(state_schema(meant, Columns.of(source_schema).arrow)).schema
+    assert written is not None
+    stored, own = (pa.schema(each.to_arrow()) for each in (newest(path).schema(), Schema.from_json(written)))
+    known = {field.name.lower(): field.type for field in stored}
+    for field in own:
+        kind = known.get(field.name.lower(), field.type)
+        if kind != field.type and not widens(field.type, kind):
+            raise SavepointError(
+                f"savepoint {entry.name}: the column {field.name} of the state {path} is of type {kind} since, and was {field.type}; "
+                "restore a later savepoint, or rebuild in a new sink"
+            )
+    return pa.schema([*stored, *(field for field in own if field.name.lower() not in known)])
 
 
 def _undone(role: str, path: str, plan: RestorePlan, folder: str, replacing: Mapping[int, Changes]) -> Changes | None:

@@ -171,7 +171,7 @@ def _typed(pipeline: Pipeline, source: DeltaSource, given: Given) -> ErasedKeys:
         if name in of_source.fixed_lengths:
             values = [None if value is None else value.ljust(of_source.fixed_lengths[name]) for value in values]
         columns[name] = pa.array(values, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(values, kind)
-    if not json_lines.takes([kinds[name] for name in columns]):
+    if not json_lines.has_spark_json([kinds[name] for name in columns]):
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: keys of nested types cannot be purged; backfill in a new sink instead")
     values = pa.table(columns).group_by(list(columns), use_threads=False).aggregate([])
     return ErasedKeys(values, tuple(json_lines.to_json(values)), pipeline.keys)

@@ -236,7 +236,7 @@ class QuarantinedRows:
         own = rows.select(list(self._used)).take(pa.array(places))
         if not len(places):
             return
-        if not json_lines.takes(own.schema.types):
+        if not json_lines.has_spark_json(own.schema.types):
             raise UnsupportedError(
                 f"pipeline {self._pipeline.pipeline}: rows in quarantine cannot be identified among those of the source, because the spec "
                 "uses columns of nested types; write their parts to columns of a table, or backfill in a new sink"

@@ -54,7 +54,7 @@ from windowmill.windowing.columnar.positions import (
 )
 from windowmill.windowing.columnar.slice_partials import SlicePartials, windows_of
 from windowmill.windowing.errors import SpecError, StateError, StateMissingError
-from windowmill.windowing.grids import Grids
+from windowmill.windowing.grids import Grids, Nodes
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.event_bounds import SessionLimits
 from windowmill.windowing.kernels.layout import Layout
@@ -364,7 +364,14 @@ class SlicesView(View):
         self._objects = {held.name for held in layout.objects}
         partials = [column for column, _ in layout.stored_columns]
         self.inspection = SlicesInspection(
-            path, pipeline.keys, self.next_batch, partials, self._needed_from, self._grids.known, intervals=self._grids.intervals
+            path,
+            pipeline.keys,
+            self.next_batch,
+            partials,
+            self._needed_from,
+            self._grids.known,
+            intervals=self._grids.intervals,
+            nodes=Nodes.of(self._grids.grids) is not None,
         )
 
     def summary(self) -> dict[str, Any]:

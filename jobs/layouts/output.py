@@ -141,7 +141,7 @@ def restored_kinds(stored: pa.Table | None) -> Restored:
     if stored is None or not stored.num_rows:
         return {}
     if SEQUENCE in stored.column_names and KIND in stored.column_names:  # a key may have the name of the one
-        n, kinds = pc.sum(pc.equal(stored.column(KIND), NODE)).as_py(), (FLATFAT, OTHERS)
+        n, kinds = pc.sum(pc.equal(stored.column(KIND), NODE)).as_py() or 0, (FLATFAT, OTHERS)
     elif SLICE in stored.column_names:
         n, kinds = number_of_nodes(stored), (SLICE_NODES, SLICES)
     else:

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.watermark import LatenessRule
 
 #: Most rows whose answers the driver collects: five bytes for each row and condition in transit, an eighth of a byte once packed.
-_MAX_ROWS = 50_000_000
+_MAX_ANSWERED_ROWS = 50_000_000
 #: The file of a row that says that a file cannot be read by Arrow as Spark reads it.
 _NOT_PLAIN = -1
 
@@ -323,7 +323,7 @@ def _look(
 def answers_of(batch: TableInput, spark: SparkSession, options: Mapping[str, Options]) -> Answers:
     """Where the conditions hold of the rows of ``batch`` that only Spark evaluates; none if Spark must read the rows itself."""
     plain = PlainRows.of(batch.pipeline, batch.source, batch.reading, None)
-    if plain is None or batch.expected_rows > _MAX_ROWS:
+    if plain is None or batch.expected_rows > _MAX_ANSWERED_ROWS:
         return NO_ANSWERS
     conditions = list(plain.conditions.outside)
     names = plain.read_by(conditions)
@@ -331,7 +331,7 @@ def answers_of(batch: TableInput, spark: SparkSession, options: Mapping[str, Opt
         return NO_ANSWERS
     schema = pa.schema([(FILE, pa.int32()), (ROW, pa.int64()), *((name, plain.types[name]) for name in names)])
     files = spark.range(0, len(plain.files), 1, max(1, min(len(plain.files), access_to(spark).cores())))
-    rows = map_in_arrow(files, partial(_read, plain, names, schema, options), schema)
+    rows = map_in_arrow(files, partial(_read_for_conditions, plain, names, schema, options), schema)
     truths = [F.coalesce(F.expr(text), F.lit(False)).alias(f"_holds{number}") for number, text in enumerate(conditions)]
     found = without_empty_chunks(rows.select(FILE, ROW, *truths).toArrow())
     file = found.column(FILE).to_numpy()
@@ -354,12 +354,12 @@ def _packed(holds: pa.ChunkedArray, file: Ints, place: Ints, counts: Sequence[in
     return packed
 
 
-def _read(
+def _read_for_conditions(
     plain: PlainRows, names: Sequence[str], schema: pa.Schema, options: Mapping[str, Options], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
     use_options(options)
-    for number in (number for batch in batches for number in batch.column(0).to_pylist()):
+    for number in numbers_in(batches):
         first = 0
         try:
             for batch in batches_of(plain.files[number], plain.form, names):

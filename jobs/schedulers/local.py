@@ -97,7 +97,7 @@ class SourceRows(NewRows):
         """The new rows of ``batch`` that Spark has read by :func:`.read_by_spark`, in any order."""
         rows = batch.times.of(rows.sort_by([(FILE, "ascending"), (ROW, "ascending")]))
         own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.column_names]
-        whole = rows if json_lines.takes(batch.types.values()) else None
+        whole = rows if json_lines.has_spark_json(batch.types.values()) else None
         return cls(rows.select([*own, *input_names(*stages)]), lambda: whole)
 
     def refused(self) -> pa.Table | None:
@@ -127,7 +127,7 @@ class SourceRows(NewRows):
 
 
 def _whole(plain: PlainRows, latest: int | None) -> pa.Table | None:
-    return plain.read(list(plain.types), [], latest=latest) if json_lines.takes(plain.types.values()) else None
+    return plain.read(list(plain.types), [], latest=latest) if json_lines.has_spark_json(plain.types.values()) else None
 
 
 def columns_read(*stages: RowColumns) -> list[str]:

@@ -137,7 +137,7 @@ def read(batch: TableInput, spark: SparkSession) -> DataFrame:
 def read_by_spark(batch: TableInput, stages: Sequence[RowColumns], spark: SparkSession) -> DataFrame:
     """The new rows of ``batch``, read by Spark, with what the ``stages`` read, and all columns that this process can write as JSON."""
     rows = read(batch, spark)
-    whole = batch.types if json_lines.takes(batch.types.values()) else {}
+    whole = batch.types if json_lines.has_spark_json(batch.types.values()) else {}
     return rows.select(FILE, ROW, VERSION, *inputs(rows, *stages, also=[*whole, *batch.times.columns]))
 
 
@@ -244,7 +244,7 @@ class Quarantining:
     def write_of_files(self, spark: SparkSession, new: FileRows) -> Output | None:
         """Have tasks write those of ``new`` that were not applied; null if only Spark can read all columns, or write them as JSON."""
         types = new.plain.types
-        if not json_lines.takes(types.values()) or examined_all(spark, new.plain, list(types), new.options) is None:
+        if not json_lines.has_spark_json(types.values()) or examined_all(spark, new.plain, list(types), new.options) is None:
             return None
         return output_of(map_in_arrow(numbers_of_tasks(spark, len(new.tasks)), partial(_write_of_files, self, new), RETURNED))
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 import yaml
+from deltalake import DeltaTable, write_deltalake
 
 from tests.faults.world import UNMET
 from tests.jobs.days import BEGIN, END, HALF, HOURLY, LAST_2, PAIRS, RISES, VISIT, Days, at
 from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.savepoints import savepoints_in
 from windowmill.jobs.batch import maintenance_batches, purging
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.errors import HeldError, UnsupportedError
+from windowmill.windowing.errors import HeldError, SavepointError, UnsupportedError
 
 pytestmark = pytest.mark.local
 _BUCKETS = {"name": "buckets", "type": "sliding", "evict": {"time": "1 day"}, "trigger": {"count": 1}}
@@ -373,6 +379,39 @@ def test_state_without_rows_has_the_columns_of_a_spec_that_a_restoration_brings_
     days.run()
     days.backfill()
     assert days.verified()[1] == []
+
+
+def test_a_restoration_to_columns_that_have_another_type_since_is_refused(tmp_path):
+    days = Days(tmp_path, HOURLY)
+    days.append((1, "a", "08:05", 1))
+    days.run()
+    maintenance_batches.create(days.pipeline, quiet(), "first")
+    entry = replace(savepoints_in(Places.of(days.pipeline).savepoints)[0]["first"], schema=None, files={})
+    state, schema = Places.of(days.pipeline).state, Ledger.open(days.pipeline).newest.plan.source_schema
+    columns = maintenance_batches._emptied_schema(state, entry, days.pipeline, schema)
+    assert columns == pa.schema(DeltaTable(state).schema().to_arrow())
+    other = columns.set(columns.get_field_index("rows"), pa.field("ROWS", pa.string()))
+    write_deltalake(tmp_path / "other", other.empty_table())
+    with pytest.raises(SavepointError, match=r"savepoint first: the column rows of the state .* is of type string since, and was int64"):
+        maintenance_batches._emptied_schema(str(tmp_path / "other"), entry, days.pipeline, schema)
+
+
+@pytest.mark.parametrize("key", [None, "k=a"])
+def test_slices_of_a_spec_without_nodes_are_shown_where_another_spec_has_had_nodes(tmp_path, key, capsys):
+    long = {"name": "long", "type": "hopping", "size": "1 day", "hop": "5 minutes"}
+    days = Days(tmp_path, HOURLY, long)
+    days.append((1, "a", "08:05", 1), (2, "a", "08:10", 2))
+    days.run()
+    days.apply(HOURLY, history=None)
+    days.append((3, "a", "08:20", 3))
+    days.run()
+    spec = tmp_path / "days.yaml"
+    spec.write_text(yaml.safe_dump(days.spec))
+    capsys.readouterr()
+    assert main(["state", str(spec), "--json", *([] if key is None else ["--key", key])]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert "entries_of_nodes" not in answer["state"]
+    assert key is None or answer["restored"]["rows"] == 3
 
 
 def _is_tidied_and_shown(days: Days, folder: Path) -> bool:

@@ -14,7 +14,7 @@ import pytest
 
 from tests.jobs.batches import Run
 from tests.random_pipelines import CONDITION, Case, Row, differences, examples, random_case
-from windowmill.jobs.commands import try_command as memory
+from windowmill.jobs.commands import try_engine as memory
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.commands.try_engine import KernelEngine, TryBatch
 from windowmill.jobs.dataframe import BoundedWork

@@ -161,7 +161,7 @@ def test_aggregate(call):
 
 def test_the_package_works_from_a_zip(wheel, tmp_path):
     """As ``--py-files`` ships it to executors."""
-    code = "from windowmill import load_pipeline; from windowmill.jobs.json_lines import read; print(read.__file__)"
+    code = "from windowmill import load_pipeline; from windowmill.jobs import json_lines; print(json_lines.__file__)"
     archive = shutil.copy(wheel, tmp_path / "windowmill.zip")
     done = subprocess.run(
         [sys.executable, "-c", code],

@@ -15,6 +15,13 @@ CLOSED = "_closed"
 LATE = "_late"
 #: Of a row, if any is late: whether it came too late for all windows that hold it, and for each grid, whether it did for one of them.
 REFUSED, MISSED = "_refused", "_ missed"
+#: Columns added to each row besides the event time: index of its file, index in the file, version, reason for quarantine.
+FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
+ADDED = (TIME, FILE, ROW, VERSION, REASON)
+#: Temporary columns: URI of the row's file, whether a condition cannot be evaluated on the row, and what in it could not be read.
+URI, FAILED, UNREAD = "_uri", "_ failed", "_ unread"
+#: Name, in the quarantine and among the columns of a topic, of the text of what is no row at all.
+CORRUPT = "_corrupt_record"
 #: Number of a row's commit if it brings revisions, else null; also of its partial.
 ARRIVAL = "_arrival"
 #: Number of every row's commit; of a partial, that of its first row, until it is stored. Only where revisions show empty windows.
@@ -44,15 +51,8 @@ DUE = "_due"
 SUM = "_sum"
 #: Of a result row: whether its window holds nothing any more, or has other bounds since.
 RETRACTED = "retracted"
-#: Columns added to each row besides the event time: index of its file, index in the file, version, reason for quarantine.
-FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
-ADDED = (TIME, FILE, ROW, VERSION, REASON)
-#: Temporary columns: URI of the row's file, whether a condition cannot be evaluated on the row, and what in it could not be read.
-URI, FAILED, UNREAD = "_uri", "_ failed", "_ unread"
-#: Name, in the quarantine and among the columns of a topic, of the text of what is no row at all.
-CORRUPT = "_corrupt_record"
-#: Column names that a source must not have: those above, and those that readers of Delta tables and :mod:`windowmill.jobs.layouts` add.
+#: Column names that a source must not have: those of rows that a batch computes, and those that readers of Delta tables and parts add.
 TAKEN = (
     *(*ADDED, URI, FAILED, UNREAD, NUMBER_OF, UNTIL_OF, WATERMARK_OF, CLOSED, LATE, ARRIVAL, ORDER),
-    *("_of_file", "_refused", "_block", "_before", "_seen"),
+    *("_of_file", REFUSED, "_block", "_before", "_seen"),
 )

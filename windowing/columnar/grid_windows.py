@@ -1,7 +1,7 @@
 """Combines slices of whole keys into windows, and into the rows that the state keeps.
 
 Where all windows are hopping ones of fixed length, all partials are numbers and events are points,
-:mod:`windowmill.windowing.kernels.slices` combines them; else :mod:`windowmill.windowing.columnar.slices`.
+:mod:`windowmill.windowing.kernels.slices` combines them; else :mod:`windowmill.windowing.columnar.slice_partials`.
 """
 
 from __future__ import annotations

@@ -48,8 +48,8 @@ from windowmill.windowing.slicing.policy_settings import STATE, PolicySettings
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import Clock
 
-#: Columns of a node but the partials: its level, 0 for a leaf; its first position; the event time of the tuple there, and that of the
-#: first tuple of the node above it; null if no window will ever hold all of that node.
+#: Columns of a node, in addition to its partials: its level, 0 for a leaf; its first position; the event time of the tuple there; that of
+#: the first tuple of the node above it, null if no window will ever hold all of that node.
 NODE_LEVEL, POSITION, FIRST, ABOVE = "_node_level", "_position", "_first", "_above"
 #: The least level of inner nodes that are stored. Nodes of level 1 would be a third more rows, and spare a window one row at either end.
 LOWEST = 2

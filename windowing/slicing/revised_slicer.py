@@ -1,6 +1,6 @@
 """Windows of rows or of a function that late rows may change after they were emitted: replayed key by key, and emitted by version.
 
-The slicer follows the rules of :mod:`windowmill.windowing.slicing.slicers` and :mod:`windowmill.windowing.slicing.slicers`.
+The slicer follows the rules of :mod:`windowmill.windowing.slicing.slicers` and :mod:`windowmill.windowing.slicing.custom_slicer`.
 A row is identified by its leaf index, so comparing indices compares (time, tie_break, arrival).
 
 Unlike the other slicers, this one processes rows one by one: whether a version is new depends on all versions emitted before it.
