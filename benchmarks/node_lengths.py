@@ -21,8 +21,7 @@ from benchmarks.nodes import FullState
 from benchmarks.pipelines import MINUTE_US
 from windowmill.checkpoints.state.reading import ReadLimit
 from windowmill.jobs.layouts.slices import SliceMapReduce
-from windowmill.jobs.sources.columns import FILE, REASON, ROW
-from windowmill.windowing.columnar.added_columns import TIME
+from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME
 from windowmill.windowing.grids import Span
 
 LENGTHS = (60, 128, 256, 600, 1_440, 10_080)

@@ -36,7 +36,7 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.exceptions import CommitFailedError
 
 from windowmill.checkpoints.batches import Batch, Changes, LastWrite, Outcome
 from windowmill.checkpoints.committer import Publication, Rewritten, error_of
@@ -48,7 +48,17 @@ from windowmill.checkpoints.own_tables import EXPENDABLE, ORDER, REBUILD, BatchC
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.plans import Plan, PurgePlan, RestorePlan
 from windowmill.checkpoints.rewriting import ErasedFiles, KeysFile, Undo, UndoneFiles
-from windowmill.checkpoints.stores import create_table, endpoint_of, filesystem_of, is_disk_full, is_forbidden, is_local, store_of, table_at
+from windowmill.checkpoints.stores import (
+    FAILURES,
+    create_table,
+    endpoint_of,
+    filesystem_of,
+    is_disk_full,
+    is_forbidden,
+    is_local,
+    store_of,
+    table_at,
+)
 from windowmill.windowing.errors import (
     FencedError,
     ForeignWriteError,
@@ -438,7 +448,7 @@ def _race(place: str) -> None:
                     table.update_incremental()
         # A commit to a version that is long there.
         _check(place, probe, 1, [_writer(probe, 1), *filter(None, [_commit(stale)])])
-    except (DeltaError, OSError, pa.ArrowException) as err:
+    except FAILURES as err:
         raise MachineError(f"{redacted(place)}: cannot be used ({first_line(err)}); {_advice(err)}") from err
     finally:
         with suppress(OSError, pa.ArrowException):

@@ -45,7 +45,7 @@ from windowmill.jobs.schedulers.exchange import (
 )
 from windowmill.jobs.schedulers.local import NewRows, columns_read, input_names, load, refused_by_all
 from windowmill.jobs.schedulers.tasks import inputs, judged, without_watermark
-from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import read_version
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, Tasks, all_examined, divided, file_parts
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
@@ -55,7 +55,7 @@ from windowmill.jobs.spark.access import access_to, mapped, sql_type
 from windowmill.jobs.spark.session import ship_modules
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar import grid_windows, slices
-from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, RETRACTED, ROW, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.results import Advanced, with_retracted
 from windowmill.windowing.columnar.slices import GRID, WindowStage
 from windowmill.windowing.counts import Counts

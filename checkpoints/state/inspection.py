@@ -144,7 +144,7 @@ class SlicesInspection(_PartialsInspection):
         )
         superseded = counts["entries"] - counts["entries_needed"] - counts["unfinished"]
         facts = {"keys": self._number_of_keys(), "entries_needed": counts["entries_needed"], "entries_superseded": superseded}
-        if self._nodes:
+        if self._nodes or counts["nodes"]:
             facts["entries_of_nodes"] = counts["nodes"]
         if self._known:
             spans = f"SELECT count(*) AS n FROM state WHERE {rows_of_spans(span_columns(self._known)).sql}"

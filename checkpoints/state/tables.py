@@ -502,6 +502,11 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
         If a column would mean different things, or differ from another in case alone.
     """
     n_keys = len(pipeline.keys)
+    # Keys are the columns before the first of these; those of live rows alone have names of their own.
+    stored = [field.name for field in parts[0]][:n_keys] if len(parts) == 1 else pipeline.keys
+    clash = next((key for key in stored if key.lower() in (*_LEADING, SUM)), None)
+    if clash is not None:
+        raise SpecError(f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source")
     if len(parts) == 1:
         own = list(parts[0])
         return pa.schema([*own[:n_keys], *([_BUCKET] if n_keys else []), *own[n_keys:]])
@@ -515,9 +520,6 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
                 f"pipeline {pipeline.pipeline}: two columns of the state would be named {field.name!r}; rename a window, or a "
                 "column in the source"
             )
-    clash = next((key for key in pipeline.keys if key.lower() in (*_LEADING, SUM)), None)
-    if clash is not None:
-        raise SpecError(f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source")
     if n_keys:
         found[BUCKET] = _BUCKET
     first = [name for name in (*map(str.lower, pipeline.keys), *_LEADING, *spans) if name in found]

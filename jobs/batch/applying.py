@@ -29,7 +29,7 @@ from windowmill.jobs.layouts.carried import CarriedPart, NotStoredError, carried
 from windowmill.jobs.layouts.choose import parts_of, state_schema
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.columns import Columns, check_unchanged
 from windowmill.jobs.sources.delta_log import first_time, times_from
 from windowmill.jobs.sources.reading import History, VersionRange, backfill_versions, check_readable, reading_of
 from windowmill.jobs.sources.table_rows import queried
@@ -120,6 +120,9 @@ def next_apply(
     _check_windows(pipeline, ledger, changes, history)
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, planning.Acceptance(changes=accept_changes, code=True))
+    # Before parts of the spec are made, which take all its columns for granted.
+    check_unchanged(last.plan.source_schema, source.schema_json, pipeline, source.path)
+    Columns.of(source.schema_json).check(pipeline, f"the source {source.path}", source.unread, source.untyped)
     before = state_plans(ledger.batches())
     if history == AXIS_BEGIN and before[0].range is not None:
         history = before[0].range[0]  # what came before was never shown

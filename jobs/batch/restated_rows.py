@@ -25,14 +25,14 @@ from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import filesystem_of, is_local, is_table, table_at
 from windowmill.jobs import json_lines
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
-from windowmill.jobs.sources.columns import REASON, ROW, UNREAD, Columns
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource, first_time, spans, without_mapping
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
 from windowmill.jobs.sources.table_rows import Side, TableRows, WrittenRows, changed_rows, live_rows, queried
 from windowmill.jobs.sources.unusable_rows import TOO_LATE, EventTimes, with_texts
 from windowmill.windowing.bounds import PRINTABLE
-from windowmill.windowing.columnar.added_columns import TIME
+from windowmill.windowing.columnar.added_columns import REASON, ROW, TIME, UNREAD
 from windowmill.windowing.columnar.rows import are_among, codes_of
 from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.fields import Time

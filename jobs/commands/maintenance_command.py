@@ -9,9 +9,7 @@ from functools import reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import pyarrow as pa
 import typer
-from deltalake.exceptions import DeltaError
 from rich.console import Group
 
 from windowmill.checkpoints import ledger, upkeep
@@ -25,7 +23,7 @@ from windowmill.checkpoints.records import DeltaRecords
 from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.reading import OpenSessions
 from windowmill.checkpoints.state.tables import NeededRows, compact_partials, is_log
-from windowmill.checkpoints.stores import is_table, remedy, table_at
+from windowmill.checkpoints.stores import FAILURES, is_table, remedy, table_at
 from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.batch.forgetting import forget
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS, Turn
@@ -120,7 +118,7 @@ def _failing_by_name(name: str, path: str) -> Iterator[None]:
     """Raise errors of other libraries with the table's name; diagnosing the damage is left to the next run."""
     try:
         yield
-    except (DeltaError, pa.ArrowException, OSError) as err:
+    except FAILURES as err:
         kind = SinkError if name == "sink" else StateError
         raise kind(
             f"{name} {path}: cannot be tidied ({first_line(err)}); its rows have not changed: "

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from datetime import date, datetime
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import numpy as np
@@ -86,6 +87,8 @@ class View(ABC):
     """What all kinds of state share: the number of the next batch, the form of instants, and the limit of lines."""
 
     inspection: Inspection
+    #: Names of key columns in the state, where they are others than in the source.
+    _labels: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, limit: int) -> None:
         self.pipeline, self.limit = pipeline, limit
@@ -104,6 +107,10 @@ class View(ABC):
     @abstractmethod
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         """Render what :meth:`of_key` gives of the key ``name``."""
+
+    def types_of_keys(self) -> Mapping[str, pa.DataType]:
+        """The type of each key column as the state has it."""
+        return {name: self.inspection.schema.field(self._labels.get(name, name)).type for name in self.pipeline.keys}
 
     def largest(self) -> list[dict[str, Any]]:
         """The keys with the most entries; none if the pipeline has no keys."""
@@ -568,24 +575,21 @@ def _answer(view: View, key: Sequence[str]) -> Answer:
     data: dict[str, Any] = {"pipeline": pipeline.pipeline, "state": view.summary()}
     parts: list[RenderableType] = [] if key else list(view.show_summary(data["state"]))
     if key or not pipeline.keys:
-        wanted = _key(pipeline, key, view.inspection.schema)
-        data["key"] = {name: value_of(value) for name, value in _as_stored(wanted, view.inspection.schema).items()}
+        types = view.types_of_keys()
+        wanted = _key(pipeline, key, types)
+        data["key"] = {name: value_of(pa.scalar(value, types[name]).as_py()) for name, value in wanted.items()}
         data |= view.of_key(wanted)
         parts += view.show_key(", ".join(f"{name}={value}" for name, value in data["key"].items()), data)
     return Answer(data, Group(*parts))
 
 
-def _key(pipeline: Pipeline, given: Sequence[str], schema: pa.Schema) -> dict[str, Any]:
+def _key(pipeline: Pipeline, given: Sequence[str], types: Mapping[str, pa.DataType]) -> dict[str, Any]:
     parts = [text.partition("=") for text in given]
     texts = {name: value if equals else None for name, equals, value in parts}
     if sorted(name for name, _, _ in parts) != sorted(pipeline.keys):
         wanted = " ".join(f"--key {name}=…" for name in pipeline.keys) or "no --key: the pipeline has no keys"
         raise SpecError(f"--key: got {', '.join(given) or 'none'}; expected {wanted}")
-    return {name: key_value(texts[name], schema.field(name).type, name) for name in pipeline.keys}
-
-
-def _as_stored(key: Mapping[str, Any], schema: pa.Schema) -> dict[str, Any]:
-    return {name: pa.scalar(value, schema.field(name).type).as_py() for name, value in key.items()}
+    return {name: key_value(texts[name], types[name], name) for name in pipeline.keys}
 
 
 class MixedView(View):

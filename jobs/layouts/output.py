@@ -17,10 +17,9 @@ from windowmill.checkpoints.data_files import DataFile
 from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.json_lines import to_json
 from windowmill.jobs.layouts.returning import returnable
-from windowmill.jobs.sources.columns import FILE, REASON, ROW, UNREAD, VERSION
 from windowmill.jobs.sources.unusable_rows import REASONS, TOO_LATE, details_of, with_texts
 from windowmill.windowing.bounds import PRINTABLE
-from windowmill.windowing.columnar.added_columns import KIND, RETRACTED, SLICE, TIME, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import FILE, KIND, REASON, RETRACTED, ROW, SLICE, TIME, UNREAD, VERSION, WATERMARK_OF
 from windowmill.windowing.columnar.positions import NODE, SEQUENCE
 from windowmill.windowing.columnar.slices import number_of_nodes
 from windowmill.windowing.counts import Counts, WindowRows

@@ -17,10 +17,9 @@ from windowmill.checkpoints.state.tables import slice_schema
 from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.base import Lifted, Loaded, PartialsWanted, unchanged
 from windowmill.jobs.layouts.input import Emission, Input
-from windowmill.jobs.sources.columns import REASON
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import known_spans, slices
-from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, NUMBER_OF, SLICE, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, NUMBER_OF, REASON, SLICE, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.grid_windows import advanced, event_windows
 from windowmill.windowing.columnar.interval_events import IntervalLifting, spans_of
 from windowmill.windowing.columnar.known_spans import last_columns

@@ -23,14 +23,13 @@ from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.lateness import watermarks_at_arrival, with_arrival
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result, returnable
 from windowmill.jobs.schedulers.exchange import ROWS_PER_PARTITION, RowsOfFiles, numbers_in
-from windowmill.jobs.sources.columns import FILE, REASON, ROW
 from windowmill.jobs.sources.delta_log import span as span_of
 from windowmill.jobs.sources.plain_files import CheckedFile, NotPlainError, RowGroup, Tasks, all_examined, divided, number_of_rows
 from windowmill.jobs.sources.plain_rows import NO_ANSWERS, Answers, PlainRows, batches_of
 from windowmill.jobs.spark.access import access_to, map_in_arrow
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import accepted_times
-from windowmill.windowing.columnar.added_columns import TIME
+from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME
 from windowmill.windowing.columnar.hashes import KeyShare
 from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.watermark import BEFORE, first_of_commit, seen_before

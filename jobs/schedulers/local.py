@@ -20,11 +20,10 @@ from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.base import BatchSurvey, emits_within_range_only
 from windowmill.jobs.layouts.lateness import JUDGED_BY, numbers_of, revised_after, seen_after, too_late_among
 from windowmill.jobs.layouts.output import Output, RowWriter, combine_counts, restored_kinds
-from windowmill.jobs.sources.columns import FILE, REASON, ROW, VERSION
 from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.sources.plain_rows import NOT_HERE, local_conditions
 from windowmill.jobs.sources.unusable_rows import with_too_late
-from windowmill.windowing.columnar.added_columns import ORDER, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import FILE, ORDER, REASON, ROW, TIME, UNTIL_OF, VERSION, WATERMARK_OF
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.lift import condition_column
 

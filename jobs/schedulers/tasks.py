@@ -42,12 +42,12 @@ from windowmill.jobs.schedulers.exchange import (
     shuffle_partitions,
 )
 from windowmill.jobs.schedulers.file_rows import FileRows, Survey, Times, examined_all, surveyed
-from windowmill.jobs.sources.columns import FILE, REASON, ROW, UNREAD, VERSION, Columns
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.spark_files import read_rows
 from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, EventTimes, with_too_late
 from windowmill.jobs.spark.access import map_in_arrow, mapped
 from windowmill.windowing.axis import AXIS_END
-from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, ROW, TIME, UNREAD, UNTIL_OF, VERSION, WATERMARK_OF
 from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.watermark import BEFORE

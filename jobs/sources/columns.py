@@ -29,14 +29,13 @@ from pyspark.sql.types import (
 
 from windowmill.checkpoints.committer import widens
 from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition
-from windowmill.windowing.columnar.added_columns import ADDED, FAILED, FILE, REASON, ROW, TAKEN, UNREAD, URI, VERSION
+from windowmill.windowing.columnar.added_columns import TAKEN
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.widening import WiderPartials
 from windowmill.windowing.errors import SourceSchemaError, first_line, no_column
 from windowmill.windowing.layouts import divide, live_columns
 from windowmill.windowing.spec import Pipeline
 
-__all__ = ["ADDED", "FAILED", "FILE", "REASON", "ROW", "TAKEN", "UNREAD", "URI", "VERSION", "Columns", "check_unchanged"]
 #: Metadata of a column under column mapping: its id in the table and its name in the files, which it keeps when it is renamed.
 COLUMN_ID, PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
 #: Metadata in which Spark keeps the declared type of a column of texts of limited or fixed length, or that holds such texts.
@@ -95,7 +94,7 @@ class Columns:
         return str(self.struct.json())
 
     def may_be_time(self, name: str) -> bool:
-        """Whether values of the column ``name`` can be event times."""
+        """Whether :class:`.EventTimes` takes the values of the column ``name``, by its type."""
         return isinstance(self.type_of(name), IntegralType | TimestampType | TimestampNTZType | DateType | StringType)
 
     def type_of(self, name: str) -> DataType:

@@ -18,18 +18,17 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.truths import Conditions, Truth, columns_of, every_condition
 from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.columns import FAILED, FILE, REASON, ROW, UNREAD, VERSION, Columns
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.parquet_columns import unreadable
 from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, OpenFile, read
 from windowmill.jobs.sources.unusable_rows import EventTimes
-from windowmill.windowing.columnar.added_columns import CORRUPT, TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import CORRUPT, FAILED, FILE, REASON, ROW, TIME, UNREAD, UNTIL_OF, VERSION
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
 
 #: Metadata of a column that Spark fills in where a file lacks it.
 _DEFAULT = "EXISTS_DEFAULT"
-#: Types of event times that :class:`.EventTimes` takes.
 
 #: Errors of reading rows in this process, after which Spark reads them instead, or reports what is wrong.
 NOT_HERE = (NotPlainError, SpecError, OSError, pa.ArrowException)

@@ -25,13 +25,13 @@ from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.conditions.spark import any_failure, judged
 from windowmill.jobs.sources.base import AddedFile, PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.columns import DECLARED, FAILED, FILE, REASON, ROW, UNREAD, URI, VERSION, Columns, physical_name
+from windowmill.jobs.sources.columns import DECLARED, Columns, physical_name
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.plain_rows import batches_of, keeps_unread
 from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.jobs.spark.access import UNESCAPED, access_to, map_in_arrow
 from windowmill.jobs.spark.spark_settings import ABSOLUTE, full_path, literal_path, reader_options, spark_path
-from windowmill.windowing.columnar.added_columns import TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import FAILED, FILE, REASON, ROW, TIME, UNREAD, UNTIL_OF, URI, VERSION
 from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.errors import SourceSchemaError
 

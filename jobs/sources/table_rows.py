@@ -28,12 +28,13 @@ from deltalake.exceptions import DeltaError
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.stores import is_unavailable, table_at
 from windowmill.jobs.sources.base import AddedFile, Reading
-from windowmill.jobs.sources.columns import FILE, ROW, UNREAD, Columns, used_columns
+from windowmill.jobs.sources.columns import Columns, used_columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, OpenFile, constant
 from windowmill.jobs.sources.plain_rows import batches_of
 from windowmill.jobs.sources.spark_files import rows_of
+from windowmill.windowing.columnar.added_columns import FILE, ROW, UNREAD
 from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.errors import SourceRangeGoneError, first_line
 from windowmill.windowing.spec import Pipeline

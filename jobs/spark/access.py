@@ -29,7 +29,7 @@ from windowmill.jobs.spark.spark_settings import DELTA_EXTENSION, EXTENSIONS, MA
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.settings import PLUGINS
 
-# Modules that hand on sessions and frames name their types by this one.
+# `DataFrame` and `SparkSession` are for modules that only pass them on, so that these do not import PySpark.
 __all__ = [
     "UNESCAPED",
     "Access",

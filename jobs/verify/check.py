@@ -456,7 +456,7 @@ def _by_spark(plain: Plain, keys: pa.Table, arrival: Arrival) -> SampledRows:
 
 def _fewest(rows: DataFrame, keys: tuple[str, ...]) -> pa.Table:
     """Those of the keys with the fewest ``rows`` whose rows together are not too many."""
-    counted = rows.groupBy(*map(backquoted, keys)).agg({"*": "count"}).withColumnRenamed("count(1)", _COUNT).toArrow().sort_by(_COUNT)
+    counted = rows.groupBy(*map(backquoted, keys)).count().toDF(*keys, _COUNT).toArrow().sort_by(_COUNT)
     together = np.cumsum(counted.column(_COUNT).to_numpy())
     return counted.slice(0, int(np.searchsorted(together, MAX_ROWS, side="right"))).select(list(keys))
 

@@ -26,9 +26,9 @@ from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Emission, Input
 from windowmill.jobs.layouts.lateness import seen_after
 from windowmill.jobs.schedulers.local import NewRows, compute_parts, load
-from windowmill.jobs.sources.columns import FILE, REASON, ROW, Columns
+from windowmill.jobs.sources.columns import Columns
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.columnar.added_columns import BATCH, SLICE, TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import BATCH, FILE, REASON, ROW, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.hashes import RowCheck, with_buckets
 from windowmill.windowing.columnar.known_spans import last_columns
 from windowmill.windowing.grids import Nodes

@@ -12,8 +12,7 @@ from tests.jobs.batches import Files
 from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import judged, seen_after
-from windowmill.jobs.sources.columns import FILE, REASON, ROW
-from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LATE, ORDER, TIME
+from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, FILE, LATE, ORDER, REASON, ROW, TIME
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.specfile import parse_pipeline
 

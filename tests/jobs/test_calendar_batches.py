@@ -14,8 +14,7 @@ from tests.jobs.drawn import NUMBERS, OBJECTS, at, cuts, inputs, pipeline_of, so
 from tests.strategies import shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, MINUTE, ODD, WINDOWS
 from windowmill.jobs.layouts.lateness import judged_at, with_arrival
-from windowmill.jobs.sources.columns import REASON
-from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, SLICE, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, REASON, SLICE, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.watermark import LatenessRule
 

@@ -17,11 +17,12 @@ from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.savepoints import savepoints_in
-from windowmill.jobs.batch import maintenance_batches, purging
+from windowmill.jobs.batch import loop, maintenance_batches, purging
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.windowing.axis import to_us
-from windowmill.windowing.errors import HeldError, SavepointError, UnsupportedError
+from windowmill.windowing.errors import HeldError, SavepointError, SourceSchemaError, SpecError, UnsupportedError
+from windowmill.windowing.specfile import parse_pipeline
 
 pytestmark = pytest.mark.local
 _BUCKETS = {"name": "buckets", "type": "sliding", "evict": {"time": "1 day"}, "trigger": {"count": 1}}
@@ -412,6 +413,43 @@ def test_slices_of_a_spec_without_nodes_are_shown_where_another_spec_has_had_nod
     answer = json.loads(capsys.readouterr().out)
     assert "entries_of_nodes" not in answer["state"]
     assert key is None or answer["restored"]["rows"] == 3
+
+
+def test_a_policy_over_a_column_that_the_source_lacks_is_refused_by_apply_as_by_run(tmp_path):
+    days = Days(tmp_path, HOURLY)
+    days.append((1, "a", "08:05", 1))
+    days.run()
+    rises = RISES | {"trigger": {"delta": {"column": "nosuch", "by": 5}}}
+    with pytest.raises(SourceSchemaError, match=r"windows.1.trigger.delta.column: .* has no column 'nosuch'"):
+        days.apply(HOURLY, rises)
+
+
+@pytest.mark.parametrize("key", ["_level", "_gap", "_Slice"])
+def test_a_key_that_is_named_as_a_column_of_any_state_is_refused(tmp_path, key):
+    source = str(tmp_path / "source")
+    write_deltalake(source, pa.table({key: ["a"], "t": pa.array([at("08:05")], pa.timestamp("us", "UTC")), "v": [1]}))
+    spec = {"pipeline": "keys", "keys": [key], "source": {"path": source}, "time": {"column": "t"}, "windows": [LAST_2]}
+    spec |= {"aggregates": {"n": {"count": "*"}}, "sink": {"path": str(tmp_path / "sink")}, "compute": "local"}
+    with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
+        loop.run(parse_pipeline(spec), quiet())
+
+
+def test_a_key_of_live_rows_is_shown_by_its_name_in_the_source(tmp_path, capsys):
+    source, path = str(tmp_path / "source"), tmp_path / "spec.yaml"
+    times = pa.array([at("08:05"), at("08:10")], pa.timestamp("us", "UTC"))
+    write_deltalake(source, pa.table({"_id": ["a", "b"], "t": times, "v": [1, 2]}))
+    spec = {"pipeline": "keys", "keys": ["_id"], "source": {"path": source}, "time": {"column": "t"}, "compute": "local"}
+    spec |= {
+        "windows": [{"name": "snap", "type": "snapshot"}],
+        "aggregates": {"n": {"count": "*"}},
+        "sink": {"path": str(tmp_path / "sink")},
+    }
+    path.write_text(yaml.safe_dump(spec))
+    assert main(["run", str(path)]) == 0
+    capsys.readouterr()
+    assert main(["state", str(path), "--key", "_id=b", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["key"], answer["restored"]["live_rows"]) == ({"_id": "b"}, 1)
 
 
 def _is_tidied_and_shown(days: Days, folder: Path) -> bool:

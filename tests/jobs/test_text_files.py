@@ -21,10 +21,11 @@ from windowmill.jobs.json_lines import result_lines
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources import text_lines
 from windowmill.jobs.sources.base import open_source
-from windowmill.jobs.sources.columns import REASON, UNREAD, Columns
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.reading import VersionRange, reading_of
 from windowmill.jobs.sources.unusable_rows import details_of
+from windowmill.windowing.columnar.added_columns import REASON, UNREAD
 from windowmill.windowing.errors import SourceError, SourceFileError
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 from tests.specs import a_spec
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import Reading, SourceTable
-from windowmill.jobs.sources.columns import FAILED, FILE, ROW
 from windowmill.jobs.sources.spark_files import read_rows
+from windowmill.windowing.columnar.added_columns import FAILED, FILE, ROW
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -19,9 +19,9 @@ from windowmill.jobs.schedulers import exchange, file_rows
 from windowmill.jobs.schedulers.file_rows import FileRows
 from windowmill.jobs.sources import delta_log
 from windowmill.jobs.sources.base import open_source
-from windowmill.jobs.sources.columns import FILE, REASON, VERSION
 from windowmill.jobs.sources.plain_files import divided
 from windowmill.jobs.sources.plain_rows import PlainRows
+from windowmill.windowing.columnar.added_columns import FILE, REASON, VERSION
 from windowmill.windowing.spec import Pipeline
 
 pytestmark = pytest.mark.spark

@@ -34,10 +34,10 @@ from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.schedulers.exchange import Target, Targets, read_files
 from windowmill.jobs.schedulers.tasks import Quarantining
 from windowmill.jobs.sources.base import Reading, open_source
-from windowmill.jobs.sources.columns import REASON
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.spark_files import read_rows
 from windowmill.jobs.spark import session
+from windowmill.windowing.columnar.added_columns import REASON
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.settings import COMPUTE
 

@@ -28,9 +28,9 @@ ARRIVAL = "_arrival"
 ORDER = "_order"
 #: Start of a slice.
 SLICE = "_slice"
-#: Level of a node, 0 for a slice; only where nodes are stored.
+#: Level of a node over slices, 0 for a slice; only where such nodes are stored.
 LEVEL = "_level"
-#: Columns that rows of slices may have, of whatever spec.
+#: Names that no key of a pipeline with slices may have, whatever its spec.
 SLICE_COLUMNS = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER)
 #: Whether the events of a partial began before its slice and last into it: 1 or 0; only for interval events.
 REACHING = "_reaching"
