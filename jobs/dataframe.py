@@ -143,17 +143,11 @@ def _check_frame(df: object) -> None:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """The result of a pipeline over a bounded input.
+    """The result of a pipeline over a bounded input."""
 
-    Attributes
-    ----------
-    rows
-        Result rows, as returned by :func:`aggregate`.
-    refused
-        Label and reason of each row that does not count; none if the input has no order of arrival.
-    """
-
+    #: Result rows, as returned by :func:`aggregate`.
     rows: DataFrame
+    #: Label and reason of each row that does not count; none if the input has no order of arrival.
     refused: DataFrame | None
 
 
@@ -168,21 +162,12 @@ def evaluate(
 ) -> Evaluated:
     """The engine of :func:`aggregate`.
 
-    Parameters
-    ----------
-    arrival
-        As in :func:`aggregate`.
-    label
-        The column that identifies rows which do not count, and orders the rows of a commit; ``arrival`` unless given.
-    final
-        Whether the input ends with ``df``; otherwise returns only the windows that the rows of ``df`` complete.
-    latest
-        Greatest accepted event time; null for no bound.
+    - ``arrival``: as in :func:`aggregate`.
+    - ``label``: the column that identifies rows which do not count, and orders the rows of a commit; ``arrival`` unless given.
+    - ``final``: whether the input ends with ``df``; otherwise returns only the windows that the rows of ``df`` complete.
+    - ``latest``: greatest accepted event time; null for no bound.
 
-    Raises
-    ------
-    SpecError
-        If the spec does not fit the columns of ``df``.
+    Raises ``SpecError`` if the spec does not fit the columns of ``df``.
     """
     columns = Columns(df.schema)
     if columns.taken is not None:
@@ -310,23 +295,15 @@ _VALUE, _COMMIT, _FIRST = "_ value", "_ commit", "_ first"
 
 @dataclass(frozen=True)
 class Arrived:
-    """Rows in order of arrival.
+    """Rows in order of arrival."""
 
-    Attributes
-    ----------
-    rows
-        The rows with their number, and the watermark at their arrival, null where it makes no difference.
-    n_rows
-        Number of rows.
-    seen
-        Greatest event time of all; null if there is none.
-    late
-        Whether there are late rows.
-    """
-
+    #: The rows with their number, and the watermark at their arrival, null where it makes no difference.
     rows: DataFrame
+    #: Number of rows.
     n_rows: int
+    #: Greatest event time of all; null if there is none.
     seen: int | None
+    #: Whether there are late rows.
     late: bool
 
     @classmethod
@@ -402,22 +379,15 @@ def _place() -> Column:
 
 @dataclass(frozen=True)
 class FileScan:
-    """A pipeline's input in files; small and picklable.
-
-    Attributes
-    ----------
-    columns
-        Columns of the source that :meth:`rows` gives.
-    latest
-        Greatest accepted event time; null for no bound.
-    options
-        Place of the files, and ``storage_options`` with which tasks open them there.
-    """
+    """A pipeline's input in files; small and picklable."""
 
     plain: PlainRows
+    #: Columns of the source that :meth:`rows` gives.
     columns: Sequence[str]
+    #: Greatest accepted event time; null for no bound.
     latest: int | None
     tasks: Tasks
+    #: Place of the files, and ``storage_options`` with which tasks open them there.
     options: Mapping[str, Mapping[str, str]]
 
     @classmethod
@@ -499,18 +469,12 @@ class _TaskInput(Input):
 
 @dataclass(frozen=True)
 class BoundedWork:
-    """What is computed of a bounded input by all its parts at once: map leaves rows as they are. See :class:`.MapReduce`.
-
-    Attributes
-    ----------
-    seen
-        Greatest event time of the input; null if it makes no difference.
-    reading
-        What the parts read of a row.
-    """
+    """What is computed of a bounded input by all its parts at once: map leaves rows as they are. See :class:`.MapReduce`."""
 
     batch: Input
+    #: Greatest event time of the input; null if it makes no difference.
     seen: int | None
+    #: What the parts read of a row.
     reading: _Readings
     most_readers: ClassVar[int] = limits.MAX_READINGS
 

@@ -85,10 +85,7 @@ class JsonLines(Sequence[Any]):
 def read_blocks(data: bytes, names: Sequence[str], uses: Mapping[str, str]) -> pa.Table | None:
     """The columns ``names`` of the objects in ``data``, one row per line; ``None`` if the input needs the row-by-row reader.
 
-    Parameters
-    ----------
-    uses
-        Required type of each column that has one: instant, integer, number or boolean.
+    ``uses``: required type of each column that has one: instant, integer, number or boolean.
     """
     guessed = _guess(data, names, uses)
     if guessed is None:
@@ -175,21 +172,14 @@ class RefusedRow:
 
 @dataclass(slots=True)
 class JsonRows:
-    """The rows of an input that could be read, in the order of the input.
+    """The rows of an input that could be read, in the order of the input."""
 
-    Attributes
-    ----------
-    table
-        The columns that the pipeline reads, n rows; instants are timestamps without zone (UTC), integer axes int64.
-    lines, raw
-        Line number from 1 and JSON object of each row; length n.
-    refused
-        Rows that could not be read.
-    """
-
+    #: The columns that the pipeline reads, n rows; instants are timestamps without zone (UTC), integer axes int64.
     table: pa.Table
+    #: ``lines``, ``raw``: line number from 1 and JSON object of each row; length n.
     lines: Sequence[int]
     raw: Sequence[dict[str, Any]]
+    #: Rows that could not be read.
     refused: list[RefusedRow] = field(default_factory=list)
 
     def where(self, mask: pa.BooleanArray) -> JsonRows:
@@ -205,12 +195,7 @@ def read_rows(data: bytes, pipeline: Pipeline) -> JsonRows:
 
     A pipeline with custom windows reads all columns, since those that their functions use are unknown.
 
-    Raises
-    ------
-    SourceSchemaError
-        If no row has a column that the pipeline names.
-    UnicodeDecodeError
-        If ``data`` is not UTF-8.
+    Raises ``SourceSchemaError`` if no row has a column that the pipeline names; ``UnicodeDecodeError`` if ``data`` is not UTF-8.
     """
     data = data.removeprefix(codecs.BOM_UTF8)
     if not data.isascii():

@@ -47,41 +47,26 @@ class AsOf:
 
 @dataclass(frozen=True)
 class PublishedTable:
-    """A pipeline's sink as readers see it.
+    """A pipeline's sink as readers see it."""
 
-    Attributes
-    ----------
-    path
-        The Delta table.
-    name
-        The pipeline's.
-    keys
-        Its key columns.
-    ledger
-        Path of its ledger.
-    restarting
-        Those of its windows that forget idle keys, so that triggers are numbered from 0 again.
-    named
-        The table's name in a catalog, as the spec has it; null for a table by path.
-    """
-
+    #: The Delta table.
     path: str
+    #: The pipeline's.
     name: str
+    #: Its key columns.
     keys: tuple[str, ...]
+    #: Path of its ledger.
     ledger: str
+    #: Those of its windows that forget idle keys, so that triggers are numbered from 0 again.
     restarting: tuple[str, ...] = ()
+    #: The table's name in a catalog, as the spec has it; null for a table by path.
     named: str | None = None
 
     @classmethod
     def of(cls, sink: SinkLike) -> PublishedTable:
         """The sink of a pipeline.
 
-        Raises
-        ------
-        SpecError
-            If the spec is wrong.
-        SinkError
-            If there is no table, or a path of a table does not say whose it is.
+        Raises ``SpecError`` if the spec is wrong; ``SinkError`` if there is no table, or a path of a table does not say whose it is.
         """
         if isinstance(sink, str | os.PathLike):
             path = os.fspath(sink)
@@ -199,10 +184,7 @@ def view_statements(sink: SinkLike, schema: str | None = None) -> dict[str, str]
 
     A sink that has the name of the view of all rows in the catalog needs no such view.
 
-    Parameters
-    ----------
-    schema
-        Schema of the views, as SQL names it (``analytics``, ``main.analytics``); null for the current one.
+    ``schema``: schema of the views, as SQL names it (``analytics``, ``main.analytics``); null for the current one.
     """
     table = PublishedTable.of(sink)
     if schema is not None and not all(part.strip() for part in schema.split(".")):

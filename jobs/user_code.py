@@ -34,10 +34,7 @@ def module_names(pipeline: Pipeline) -> list[str]:
 def edited_parts(pipeline: Pipeline, plan: Plan) -> dict[tuple[str, str], str]:
     """The windows and aggregates, each by its field and its name, whose module or time zone differs from that of ``plan``, with the reason.
 
-    Raises
-    ------
-    CodeChangedError
-        If a module of the source differs, which belongs to none of them.
+    Raises ``CodeChangedError`` if a module of the source differs, which belongs to none of them.
     """
     digests, own = module_digests(pipeline), pipeline.model_copy(update={"source": None})
     edited = {name for name, digest in plan.modules.items() if digests.get(name, digest) != digest}

@@ -102,12 +102,8 @@ def next_apply(
 ) -> Application | None:
     """The batch that carries out a changed spec; null if there is nothing to do. The commits of the last batch must have been made.
 
-    Parameters
-    ----------
-    history
-        Windows that are new, or get new values, are published where they end after this instant; null for none.
-    accept_changes
-        Whether to go on although others have changed rows of the pipeline's tables.
+    ``history``: windows that are new, or get new values, are published where they end after this instant; null for none.
+    ``accept_changes``: whether to go on although others have changed rows of the pipeline's tables.
     """
     pipeline = runnable.pipeline
     planning.check_owner(pipeline, ledger)
@@ -217,19 +213,11 @@ def _stored(
 ) -> FromState:
     """How ``changes`` are applied from the state alone.
 
-    Parameters
-    ----------
-    schema_json
-        The source's columns.
-    history
-        As of :class:`.ApplyPlan`.
-    begin
-        An instant before which the source has no event; null if unknown.
+    - ``schema_json``: the source's columns.
+    - ``history``: as of :class:`.ApplyPlan`.
+    - ``begin``: an instant before which the source has no event; null if unknown.
 
-    Raises
-    ------
-    NotStoredError
-        If the source has to be read.
+    Raises ``NotStoredError`` if the source has to be read.
     """
     pipeline, last = runnable.pipeline, ledger.newest_kept
     assert last is not None  # a pipeline that never ran has no changes
@@ -306,17 +294,11 @@ def lines_of(changes: SpecChanges) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class FromState:
-    """How a changed spec is carried out from the stored state alone.
+    """How a changed spec is carried out from the stored state alone."""
 
-    Attributes
-    ----------
-    since
-        The instant from which on all slices are stored; null for always, and where no windows are made of slices.
-    recut
-        Whether windows are filled from slices, or these are cut at other edges.
-    """
-
+    #: The instant from which on all slices are stored; null for always, and where no windows are made of slices.
     since: int | None
+    #: Whether windows are filled from slices, or these are cut at other edges.
     recut: bool
 
 
@@ -419,25 +401,18 @@ def _check_code(pipeline: Pipeline, ledger: Ledger) -> None:
 
 @dataclass(frozen=True)
 class _SliceCheck:
-    """Checks that stored slices make up the windows of a changed part.
-
-    Attributes
-    ----------
-    low, high
-        All stored slices start in [low, high), and all events that they hold lie there.
-    since
-        The instant from which on all slices are stored.
-    emitted
-        Windows that end at or before it have ended; null if none have.
-    """
+    """Checks that stored slices make up the windows of a changed part."""
 
     runnable: Runnable
     batches: Sequence[Batch]
     new: Grids
     old: Grids
+    #: ``low``, ``high``: all stored slices start in [low, high), and all events that they hold lie there.
     low: int
     high: int
+    #: The instant from which on all slices are stored.
     since: int
+    #: Windows that end at or before it have ended; null if none have.
     emitted: int | None
 
     @classmethod

@@ -88,14 +88,9 @@ _FEW = 64
 def loss_of(parts: Iterable[pa.RecordBatch], pipeline: Pipeline, *, rows_read: int, seen: int | None, first: bool) -> Loss:
     """Summarize the quarantine rows of a batch.
 
-    Parameters
-    ----------
-    parts
-        The rows, with :data:`COLUMNS` at least.
-    seen
-        Greatest event time after the batch, in ticks of the axis.
-    first
-        Whether no batch has been committed, so that the definition may still change in place.
+    - ``parts``: the rows, with :data:`COLUMNS` at least.
+    - ``seen``: greatest event time after the batch, in ticks of the axis.
+    - ``first``: whether no batch has been committed, so that the definition may still change in place.
     """
     reasons: Counter[str] = Counter()
     details: Counter[str] = Counter()
@@ -119,14 +114,9 @@ def loss_of(parts: Iterable[pa.RecordBatch], pipeline: Pipeline, *, rows_read: i
 
 @dataclass
 class Lags:
-    """How much later each late row came than it may, in three digits rounded up: a thousand counts at most for each power of ten.
+    """How much later each late row came than it may, in three digits rounded up: a thousand counts at most for each power of ten."""
 
-    Attributes
-    ----------
-    asserted
-        Whether the orchestrator asserts the watermark: then ``lateness`` alone can keep a row, else a longer ``disorder`` does.
-    """
-
+    #: Whether the orchestrator asserts the watermark: then ``lateness`` alone can keep a row, else a longer ``disorder`` does.
     asserted: bool
     counts: Counter[int] = field(default_factory=Counter)
 
@@ -205,14 +195,9 @@ def import_engine(pipeline: Pipeline) -> None:
 def validate(job: Job, computed: ComputedBatch, changes: Mapping[str, Changes], spark: Callable[[], Any], ledger: Ledger) -> Verdict:
     """The verdict on the rows that a batch is to publish.
 
-    Parameters
-    ----------
-    spark
-        Gives the Spark session, which few batches need.
-    changes
-        The files of the batch by role of their table.
-    ledger
-        The batches before it.
+    - ``spark``: gives the Spark session, which few batches need.
+    - ``changes``: the files of the batch by role of their table.
+    - ``ledger``: the batches before it.
     """
     runnable, sink = job.runnable, changes.get("sink", Changes())
     rows = ResultFiles(runnable.sink_path, sink.adds, job.input.sink_schema)
@@ -243,10 +228,7 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
 
     The rules that held it would give the same verdict on the same files, so it is validated again only by other rules, or by SQL.
 
-    Raises
-    ------
-    HeldError
-        If a critical expectation still fails.
+    Raises ``HeldError`` if a critical expectation still fails.
     """
     known = _known_verdict(runnable, held)
     if known is not None:
@@ -350,20 +332,14 @@ class _State:
 
 @dataclass(frozen=True)
 class PastBatches:
-    """The batches before that of ``plan``, for rules that compare with them.
-
-    Attributes
-    ----------
-    rows
-        Gives the result rows of the batch of ``plan``, with some columns.
-    seen
-        The greatest event time through that batch.
-    """
+    """The batches before that of ``plan``, for rules that compare with them."""
 
     runnable: Runnable
     ledger: Ledger
     plan: Plan
+    #: Gives the result rows of the batch of ``plan``, with some columns.
     rows: Callable[[Sequence[str]], pa.Table]
+    #: The greatest event time through that batch.
     seen: int | None
 
     def volumes(self, batches: int) -> list[int]:

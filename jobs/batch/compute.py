@@ -48,12 +48,8 @@ if TYPE_CHECKING:
 def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untimed) -> ComputedBatch:
     """Compute a small batch in this process; ``given`` are its new rows if Spark has read them, null to read them here.
 
-    Raises
-    ------
-    TooLargeError
-        If rows, state or results are beyond what one process computes.
-    OnlySparkError
-        If only Spark can read the rows, or evaluate the spec on them.
+    Raises ``TooLargeError`` if rows, state or results are beyond what one process computes; ``OnlySparkError`` if only Spark can read the
+    rows, or evaluate the spec on them.
     """
     batch, every = job.input, job.parts()
     parts, targets = job.computed(every), _targets(job, every)

@@ -48,15 +48,11 @@ class Corrections:
 def corrections(pipeline: Pipeline, new: pa.Table, shown: pa.Table, batch: int, within: tuple[int, int]) -> Corrections:
     """What ``batch`` publishes of the recomputed windows, given all rows that the sink has of these windows and keys.
 
-    Parameters
-    ----------
-    new
-        Result rows, with the columns of the sink.
-    shown
-        Rows of the sink, with ``RETRACTED`` in addition to its columns.
-    within
-        Only windows that end, or are shown to end, in this range (begin, end] are compared. Where the rows decide where windows begin and
-        end, those that overlap such ones, or others that do, are compared with them; where keys are forgotten, all triggers of the key.
+    - ``new``: result rows, with the columns of the sink.
+    - ``shown``: rows of the sink, with ``RETRACTED`` in addition to its columns.
+    - ``within``: only windows that end, or are shown to end, in this range (begin, end] are compared. Where the rows decide where windows
+      begin and end, those that overlap such ones, or others that do, are compared with them; where keys are forgotten, all triggers of the
+      key.
     """
     with _comparing(pipeline, new, shown) as (connection, names):
         found = connection.sql(_COMPARED.format(begin=within[0], end=within[1], **names)).to_arrow_table()

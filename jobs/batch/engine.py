@@ -21,10 +21,7 @@ _SERVER = "SPARK_REMOTE"
 def compute_of(pipeline: Pipeline) -> Compute:
     """The pipeline's field ``compute``, or the deployment's ``WINDOWMILL_COMPUTE``.
 
-    Raises
-    ------
-    SpecError
-        If the variable has an unknown value.
+    Raises ``SpecError`` if the variable has an unknown value.
     """
     given = COMPUTE.given()
     if not given:

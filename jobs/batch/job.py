@@ -42,31 +42,21 @@ def untimed(_name: str, _doing: str) -> AbstractContextManager[Any]:
 
 @dataclass(frozen=True)
 class Job:
-    """Everything that computing a batch needs; picklable.
-
-    Attributes
-    ----------
-    source
-        The source with the columns that the plan has pinned.
-    reading
-        The files of the source that the plan reads.
-    check
-        Verifies rows of the state.
-    windows
-        Names of the spec's windows, if the sink may hold rows of windows that the spec has dropped; else null.
-    options
-        For each place in object storage, the settings of its client; they hold credentials.
-    answers
-        Results of conditions that only Spark evaluates.
-    """
+    """Everything that computing a batch needs; picklable."""
 
     runnable: Runnable
     plan: Plan
+    #: The source with the columns that the plan has pinned.
     source: SourceTable
+    #: The files of the source that the plan reads.
     reading: Reading
+    #: Verifies rows of the state.
     check: RowCheck
+    #: Names of the spec's windows, if the sink may hold rows of windows that the spec has dropped; else null.
     windows: tuple[str, ...] | None
+    #: For each place in object storage, the settings of its client; they hold credentials.
     options: Mapping[str, Options]
+    #: Results of conditions that only Spark evaluates.
     answers: Answers = NO_ANSWERS
 
     @classmethod
@@ -109,25 +99,17 @@ class Job:
 @returnable
 @dataclass(frozen=True)
 class ComputedBatch:
-    """The result of computing a batch.
-
-    Attributes
-    ----------
-    changes
-        What the batch changes in each table, by role; a role in which it changes nothing is missing.
-    executors
-        One text for each process that ran tasks.
-    in_one_process
-        Whether one process computed all of it.
-    seen
-        Greatest event time of the rows read; null for none.
-    """
+    """The result of computing a batch."""
 
     emission: Emission
     counts: Counts
+    #: What the batch changes in each table, by role; a role in which it changes nothing is missing.
     changes: Mapping[str, Changes]
+    #: One text for each process that ran tasks.
     executors: frozenset[str] = frozenset()
+    #: Whether one process computed all of it.
     in_one_process: bool = False
+    #: Greatest event time of the rows read; null for none.
     seen: int | None = None
 
 

@@ -107,12 +107,8 @@ class Turn:
     ) -> CommittedBatch:
         """Execute ``plan``, which removes rows from tables and computes none.
 
-        Parameters
-        ----------
-        changes
-            Pairs of a table's role and its changes; taking a pair writes the files. A later pair of the same role replaces the earlier one.
-        doing
-            What this does, for messages; ``quietly`` prints none.
+        ``changes``: pairs of a table's role and its changes; taking a pair writes the files. A later pair of the same role replaces the
+        earlier one. ``doing``: what this does, for messages; ``quietly`` prints none.
         """
         tables, written = tables_of(self.runnable), dict[str, Changes]()
         step: Callable[[str, str], AbstractContextManager[None]] = (lambda *_: nullcontext()) if quietly else self.progress.step
@@ -205,25 +201,15 @@ def run(
 ) -> list[CommittedBatch]:
     """Run batches until the source is drained or ``max_batches`` are done; returns the committed batches.
 
-    Parameters
-    ----------
-    interval_end
-        End of the data interval, up to which the orchestrator guarantees complete input.
-    ruling
-        What to do with the held batch: publish it anyway, or commit it without its rows. Only that batch is run.
-    held
-        With ``ruling``, the number of the batch that must be the held one; null for whichever is held.
-    by
-        With ``ruling``, who rules; the ledger records it.
-    arrival
-        The order in which the rows of a first batch count as arrived: log order where the log still contains it, or event-time order.
-    accepted
-        Differences to accept: changes by others only before the first batch, edited modules during the whole run.
+    - ``interval_end``: end of the data interval, up to which the orchestrator guarantees complete input.
+    - ``ruling``: what to do with the held batch: publish it anyway, or commit it without its rows. Only that batch is run.
+    - ``held``: with ``ruling``, the number of the batch that must be the held one; null for whichever is held.
+    - ``by``: with ``ruling``, who rules; the ledger records it.
+    - ``arrival``: the order in which the rows of a first batch count as arrived: log order where the log still contains it, or event-time
+      order.
+    - ``accepted``: differences to accept: changes by others only before the first batch, edited modules during the whole run.
 
-    Raises
-    ------
-    HeldError
-        If a critical expectation failed; nothing of that batch is published.
+    Raises ``HeldError`` if a critical expectation failed; nothing of that batch is published.
     """
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         done = turn.done
@@ -293,16 +279,10 @@ def restate(
 
     Without ``changed``, ``ends``, ``late`` and ``files``, batches run through the last unread version that changed rows.
 
-    Parameters
-    ----------
-    changed
-        First and last version, read already, whose changed rows are restated.
-    ends
-        Only windows that end in this range (begin, end] are published again; null for no bound.
-    late
-        Whether rows that were quarantined as too late count from now on.
-    files
-        Files of a folder that were delivered again, or removed; their present rows replace those that were read.
+    - ``changed``: first and last version, read already, whose changed rows are restated.
+    - ``ends``: only windows that end in this range (begin, end] are published again; null for no bound.
+    - ``late``: whether rows that were quarantined as too late count from now on.
+    - ``files``: files of a folder that were delivered again, or removed; their present rows replace those that were read.
     """
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         runnable, ledger, done = turn.runnable, turn.ledger, turn.done
@@ -345,23 +325,13 @@ def apply(
 ) -> CommittedBatch | None:
     """Carry out a changed spec in one batch; null if there is nothing to do.
 
-    Parameters
-    ----------
-    history
-        Windows that are new, or get new values, are published where they end after this instant; null for none.
-    expected
-        The position of the pipeline for which a kept plan was made.
-    accept_changes
-        Whether to accept that others have changed rows of the pipeline's tables.
-    by
-        Who has approved the change; the ledger records it.
+    - ``history``: windows that are new, or get new values, are published where they end after this instant; null for none.
+    - ``expected``: the position of the pipeline for which a kept plan was made.
+    - ``accept_changes``: whether to accept that others have changed rows of the pipeline's tables.
+    - ``by``: who has approved the change; the ledger records it.
 
-    Raises
-    ------
-    SpecChangedError
-        If the spec cannot be applied.
-    OutOfTurnError
-        If the pipeline has moved past ``expected``, or a batch is held.
+    Raises ``SpecChangedError`` if the spec cannot be applied; ``OutOfTurnError`` if the pipeline has moved past ``expected``, or a batch is
+    held.
     """
     from windowmill.jobs.batch.applying import next_apply
 
@@ -431,12 +401,7 @@ def ask_locations(pipeline: Pipeline, say: Say) -> None:
 
     A source that is gone from its recorded place is looked up again: it may have been renamed, or moved.
 
-    Raises
-    ------
-    SourceMissingError
-        If the catalog has no such source.
-    LocalComputeError
-        If Spark has to be asked, and must not be used.
+    Raises ``SourceMissingError`` if the catalog has no such source; ``LocalComputeError`` if Spark has to be asked, and must not be used.
     """
     tables = stores.named(pipeline)
     if not tables:

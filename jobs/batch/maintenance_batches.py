@@ -160,12 +160,7 @@ def _now() -> datetime:
 def create(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint:
     """Make the savepoint ``name`` of the pipeline as it is now.
 
-    Raises
-    ------
-    SavepointError
-        If the name is taken.
-    OutOfTurnError
-        If no batch has been committed, or one is held.
+    Raises ``SavepointError`` if the name is taken; ``OutOfTurnError`` if no batch has been committed, or one is held.
     """
     savepoints.check_name(name)
     with leased(pipeline, progress) as turn:
@@ -252,10 +247,7 @@ def restore(
     The state is the savepoint's again, and rows that later batches have published or quarantined go. All of it is one batch: before its
     record nothing has changed, after it commits follow from the record.
 
-    Raises
-    ------
-    SavepointError
-        If there is no such savepoint, or the pipeline cannot go back to it.
+    Raises ``SavepointError`` if there is no such savepoint, or the pipeline cannot go back to it.
     """
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         plan, entry, meant, applied = _planned(turn, name, accepted)
@@ -424,10 +416,7 @@ def _emptied_schema(path: str, entry: Savepoint, meant: Pipeline, source_schema:
 
     The table is of a batch since, by another spec: it may lack columns of the one that comes back.
 
-    Raises
-    ------
-    SavepointError
-        If a column of the table has a type that the spec that comes back cannot use.
+    Raises ``SavepointError`` if a column of the table has a type that the spec that comes back cannot use.
     """
     written = Changes.of(state_schema(meant, Columns.of(source_schema).arrow)).schema
     assert written is not None

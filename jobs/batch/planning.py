@@ -90,12 +90,8 @@ def next_run(
 
     The commits of the last batch must have been made, and it must not be held.
 
-    Parameters
-    ----------
-    restates
-        Whether versions that changed rows are restated whatever the spec says.
-    on_reading
-        Called with what the batch will read of its source, before the plan is checked.
+    ``restates``: whether versions that changed rows are restated whatever the spec says. ``on_reading``: called with what the batch will
+    read of its source, before the plan is checked.
     """
     pipeline = runnable.pipeline
     check_owner(pipeline, ledger)
@@ -207,20 +203,12 @@ def next_restatement(
 ) -> RestatePlan:
     """The plan of a restatement of a running pipeline.
 
-    Parameters
-    ----------
-    changed
-        First and last version whose changed rows are restated; null for everything.
-    ends
-        Bounds of the ends of the windows to publish again; see :class:`.RestatePlan`.
-    late
-        Whether rows that were quarantined as too late count from now on.
-    files
-        Files of a folder whose rows count as they are now.
-    through
-        The version that the pipeline has read afterwards; null for the last one that it has read.
-    on_reading
-        As of :func:`next_run`.
+    - ``changed``: first and last version whose changed rows are restated; null for everything.
+    - ``ends``: bounds of the ends of the windows to publish again; see :class:`.RestatePlan`.
+    - ``late``: whether rows that were quarantined as too late count from now on.
+    - ``files``: files of a folder whose rows count as they are now.
+    - ``through``: the version that the pipeline has read afterwards; null for the last one that it has read.
+    - ``on_reading``: as of :func:`next_run`.
     """
     ledger.check_meaning(runnable.pipeline)
     source, last = source_of(runnable, ledger), ledger.last_commit
@@ -408,17 +396,11 @@ def _check_writable(runnable: Runnable) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The versions of a source that no batch has read.
+    """The versions of a source that no batch has read."""
 
-    Attributes
-    ----------
-    n
-        Their number; null if it is not known.
-    source
-        The table that has them; null where a first batch reads it as it is, or where nothing is known.
-    """
-
+    #: Their number; null if it is not known.
     n: int | None = None
+    #: The table that has them; null where a first batch reads it as it is, or where nothing is known.
     source: SourceTable | None = None
 
     @classmethod
@@ -488,10 +470,7 @@ def _is_plain(pipeline: Pipeline, source: SourceTable, reading: Reading) -> bool
 def asserted_through(pipeline: Pipeline, interval_end: datetime | None) -> int | None:
     """The instant (µs) through which the orchestrator asserts that the input is complete; null if the pipeline does not ask for it.
 
-    Raises
-    ------
-    SpecError
-        If it is missing, or further ahead of the clock than an event may be: every later row would be too late.
+    Raises ``SpecError`` if it is missing, or further ahead of the clock than an event may be: every later row would be too late.
     """
     if pipeline.time.watermark != "data_interval_end":
         return None

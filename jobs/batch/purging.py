@@ -55,23 +55,15 @@ Given = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Purged:
-    """What a purge has removed, or would remove.
+    """What a purge has removed, or would remove."""
 
-    Attributes
-    ----------
-    plan
-        Its plan.
-    rows
-        By role of the table, the rows that go; of ``quality`` those that lose an observation or examples.
-    before
-        Batches that had to be run first, over rows that were in the source before the keys were deleted.
-    waits
-        Whether such rows are unread; only a dry run leaves them so.
-    """
-
+    #: Its plan.
     plan: PurgePlan
+    #: By role of the table, the rows that go; of ``quality`` those that lose an observation or examples.
     rows: Mapping[str, int]
+    #: Batches that had to be run first, over rows that were in the source before the keys were deleted.
     before: Sequence[CommittedBatch] = ()
+    #: Whether such rows are unread; only a dry run leaves them so.
     waits: bool = False
     forgotten: Forgotten = field(default_factory=Forgotten)
 
@@ -86,14 +78,8 @@ def purge(
 ) -> Purged:
     """Remove all rows of the keys ``given`` from the pipeline's tables.
 
-    Raises
-    ------
-    PurgeError
-        If the source still has rows of them, or a table cannot lose rows.
-    NonAppendCommitError
-        If unread versions of the source have changed rows of other keys too.
-    OutOfTurnError
-        If no batch has been committed, or one is held.
+    Raises ``PurgeError`` if the source still has rows of them, or a table cannot lose rows; ``NonAppendCommitError`` if unread versions of
+    the source have changed rows of other keys too; ``OutOfTurnError`` if no batch has been committed, or one is held.
     """
     if not pipeline.keys:
         raise UnsupportedError(

@@ -119,21 +119,14 @@ def _takes_place(pipeline: Pipeline, new: pa.Table, gone: pa.Table, watermark: i
 
 @dataclass(frozen=True)
 class Scope:
-    """What a restatement recomputes.
+    """What a restatement recomputes."""
 
-    Attributes
-    ----------
-    touched
-        Keys and event times of the rows whose windows are recomputed; null for all keys and windows.
-    begin, end
-        Event times [begin, end) that are read; null for no bound.
-    rebuilds
-        Whether the state of these keys is rebuilt; else the windows of which it holds parts are not touched.
-    """
-
+    #: Keys and event times of the rows whose windows are recomputed; null for all keys and windows.
     touched: pa.Table | None
+    #: ``begin``, ``end``: event times [begin, end) that are read; null for no bound.
     begin: int | None = None
     end: int | None = None
+    #: Whether the state of these keys is rebuilt; else the windows of which it holds parts are not touched.
     rebuilds: bool = True
 
     @classmethod

@@ -56,44 +56,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Restatement:
-    """A restatement by ``plan``.
-
-    Attributes
-    ----------
-    scope
-        The keys and times that it recomputes.
-    taken
-        How many rows it takes out of quarantine, by what they are known.
-    rows
-        Reads the source.
-    state_is_current
-        Whether the state is that of the source's rows already.
-    left_out
-        As of :func:`.left_out`.
-    delivered_again
-        Files of a folder whose rows in quarantine are not theirs any more.
-    """
+    """A restatement by ``plan``."""
 
     runnable: Runnable
     plan: RestatePlan
     source: SourceTable
+    #: The keys and times that it recomputes.
     scope: Scope
+    #: How many rows it takes out of quarantine, by what they are known.
     taken: Mapping[Known, int]
+    #: Whether the state is that of the source's rows already.
     state_is_current: bool
+    #: Reads the source.
     rows: TableRows
+    #: As of :func:`.left_out`.
     left_out: Mapping[str, Sequence[Stretch]]
+    #: Files of a folder whose rows in quarantine are not theirs any more.
     delivered_again: frozenset[str]
 
     @classmethod
     def of(cls, runnable: Runnable, plan: RestatePlan, source: SourceTable, ledger: Ledger, progress: Progress) -> Restatement:
         """The restatement of ``plan``; finds the rows that the plan restates.
 
-        Raises
-        ------
-        SourceRangeGoneError
-            If the rows that a version changed cannot be read any more.
-        UnsupportedError
-            If the source is neither a Delta table nor a folder.
+        Raises ``SourceRangeGoneError`` if the rows that a version changed cannot be read any more; ``UnsupportedError`` if the source is
+        neither a Delta table nor a folder.
         """
         if not isinstance(source, DeltaSource | FolderSource) or (plan.changed is not None and not isinstance(source, DeltaSource)):
             raise UnsupportedError(
@@ -286,13 +272,8 @@ def corrected(
 ) -> tuple[FolderSource, Sequence[str], int]:
     """The source, the paths of ``files`` in it, and the last version that changed one; ``after`` is the last one that has been read.
 
-    Raises
-    ------
-    UnsupportedError
-        If it is no folder, or windows that are recomputed would lose rows of other files that are gone. ``ends`` say of which windows
-        the user wants that.
-    OutOfTurnError
-        If other versions that have not been read come before.
+    Raises ``UnsupportedError`` if it is no folder, or windows that are recomputed would lose rows of other files that are gone. ``ends``
+    say of which windows the user wants that. Raises ``OutOfTurnError`` if other versions that have not been read come before.
     """
     if not isinstance(source, FolderSource):
         raise UnsupportedError(

@@ -77,14 +77,8 @@ if TYPE_CHECKING:
 def widen_tables(job: Job, ledger: Ledger, progress: Progress) -> None:
     """Give sink and state the types that the batch ``job`` needs, where they have narrower ones.
 
-    Raises
-    ------
-    SinkRefusedError
-        If the sink's columns must be widened, and only Spark can write it.
-    SinkError, StateError
-        If others write to a table meanwhile.
-    StateCorruptError
-        If the stored state is damaged.
+    Raises ``SinkRefusedError`` if the sink's columns must be widened, and only Spark can write it; ``SinkError`` or ``StateError`` if
+    others write to a table meanwhile; ``StateCorruptError`` if the stored state is damaged.
     """
     last = ledger.newest_kept
     if last is None:
@@ -122,22 +116,15 @@ def _widen_sink(job: Job, kinds: Mapping[str, pa.DataType]) -> None:
 
 @dataclass(frozen=True)
 class _StateWidening:
-    """What the state of ``job`` becomes.
-
-    Attributes
-    ----------
-    stored
-        The columns that it has.
-    kinds
-        Types of columns that become wider, or take the place of others.
-    partials
-        How partials are converted.
-    """
+    """What the state of ``job`` becomes."""
 
     job: Job
     table: DeltaTable
+    #: The columns that it has.
     stored: pa.Schema
+    #: Types of columns that become wider, or take the place of others.
     kinds: Mapping[str, pa.DataType]
+    #: How partials are converted.
     partials: WiderPartials
 
     @classmethod
@@ -187,10 +174,7 @@ def run_batch(
 ) -> CommittedBatch | None:
     """Execute ``plan``, that of ``restatement`` if one is given; null if a restatement changes nothing, and no batch is recorded.
 
-    Raises
-    ------
-    HeldError
-        If a critical expectation failed: the batch is recorded, but nothing of it is published until it is ruled on.
+    Raises ``HeldError`` if a critical expectation failed: the batch is recorded, but nothing of it is published until it is ruled on.
     """
     with _steps(runnable, plan, ledger, progress, restatement) as batch:
         computed = batch.compute()
@@ -428,16 +412,11 @@ class Resources:
     def used(self, bytes_read: int, changes: Mapping[str, Changes], state: str, *, elsewhere: bool) -> dict[str, float]:
         """What the batch has used, as :attr:`.Outcome.used`.
 
-        Parameters
-        ----------
-        bytes_read
-            Size of the source's files that it read.
-        changes
-            Its files by role of their table.
-        state
-            Path of the state table, to which its files are not committed yet.
-        elsewhere
-            Whether Spark computed it in processes that this one did not start. Then the processor time is that of the client alone.
+        - ``bytes_read``: size of the source's files that it read.
+        - ``changes``: its files by role of their table.
+        - ``state``: path of the state table, to which its files are not committed yet.
+        - ``elsewhere``: whether Spark computed it in processes that this one did not start. Then the processor time is that of the client
+          alone.
         """
         return {
             f"{'client_' if elsewhere else ''}processor_seconds": round(processor_seconds() - self._begun, 2),

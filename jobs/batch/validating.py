@@ -110,16 +110,10 @@ def validate_files(
 ) -> Verdict:
     """The verdict on the result ``rows``.
 
-    Parameters
-    ----------
-    rows_read, rows_quarantined
-        Numbers of rows that the batch read from its source, and that were quarantined.
-    loss
-        Summarizes the quarantined rows; called if they are more than a rule allows.
-    spark
-        Gives the session, which may have to be started.
-    past
-        The batches before this one; null for a batch that is not compared with others.
+    - ``rows_read``, ``rows_quarantined``: numbers of rows that the batch read from its source, and that were quarantined.
+    - ``loss``: summarizes the quarantined rows; called if they are more than a rule allows.
+    - ``spark``: gives the session, which may have to be started.
+    - ``past``: the batches before this one; null for a batch that is not compared with others.
     """
     few = rows.n_rows <= MAX_VALIDATED_IN_PANDAS
     return validate(

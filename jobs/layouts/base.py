@@ -104,18 +104,12 @@ class PositionsWanted:
 
 @dataclass(frozen=True)
 class EntriesWanted:
-    """Live rows of the keys that new rows have, or that are due by ``watermark``, as of the batches before ``before_batch``.
+    """Live rows of the keys that new rows have, or that are due by ``watermark``, as of the batches before ``before_batch``."""
 
-    Attributes
-    ----------
-    schema, may_lack
-        Columns of entries, of which the state may lack some until a batch adds them.
-    keys
-        The log's column for each key column of new rows.
-    """
-
+    #: ``schema``, ``may_lack``: columns of entries, of which the state may lack some until a batch adds them.
     schema: pa.Schema
     may_lack: Collection[str]
+    #: The log's column for each key column of new rows.
     keys: Mapping[str, str]
     before_batch: int
     watermark: int
@@ -235,12 +229,8 @@ class Part(Protocol):
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> StateWanted | None:
         """The rows of the state that the batch needs; null if it needs none.
 
-        Parameters
-        ----------
-        has_rows
-            Whether there are new rows.
-        revised_after
-            Lower bound of the ends of the windows that late rows of the batch revise; null if they revise none.
+        ``has_rows``: whether there are new rows. ``revised_after``: lower bound of the ends of the windows that late rows of the batch
+        revise; null if they revise none.
         """
         ...
 
@@ -255,21 +245,14 @@ class Part(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BatchSurvey(Generic[New]):
-    """What the survey of a batch finds.
+    """What the survey of a batch finds."""
 
-    Attributes
-    ----------
-    new
-        New rows; null if the batch has none.
-    emission
-        The windows that become complete.
-    seen
-        Greatest event time of all rows read so far; null for none.
-    """
-
+    #: New rows; null if the batch has none.
     new: New | None
     rows_read: int
+    #: The windows that become complete.
     emission: Emission
+    #: Greatest event time of all rows read so far; null for none.
     seen: int | None = None
 
 
@@ -280,27 +263,18 @@ def emits_within_range_only(batch: Input, parts: Sequence[Part]) -> bool:
 
 @dataclass(frozen=True)
 class Keyed:
-    """How a part advances whole keys in one batch; picklable.
+    """How a part advances whole keys in one batch; picklable."""
 
-    Attributes
-    ----------
-    reading
-        What the part reads of a new row.
-    rows, stored
-        Columns of new rows, and of stored ones.
-    keys
-        Name of each key column in new rows -> its name in stored rows.
-    advance
-        Applies the new rows of some keys to their stored ones.
-    lateness
-        The pipeline's, in ticks of the axis.
-    """
-
+    #: What the part reads of a new row.
     reading: RowColumns
+    #: ``rows``, ``stored``: columns of new rows, and of stored ones.
     rows: pa.Schema
     stored: pa.Schema
+    #: Name of each key column in new rows -> its name in stored rows.
     keys: Mapping[str, str]
+    #: Applies the new rows of some keys to their stored ones.
     advance: Callable[[pa.Table, pa.Table], Advanced]
+    #: The pipeline's, in ticks of the axis.
     lateness: int
     most_readers: ClassVar[int] = limits.MAX_READINGS
 

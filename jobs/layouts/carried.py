@@ -47,36 +47,21 @@ class NotStoredError(Exception):
 
 @dataclass(frozen=True)
 class CarriedPart:
-    """A part of the changed pipeline, and the part ``before`` of whose stored rows its own are made.
-
-    Attributes
-    ----------
-    columns
-        For each column of its stored rows, except their checksum, the stored column that holds the same.
-    recut
-        Whether slices are cut at other edges, or fill windows that have ended.
-    """
+    """A part of the changed pipeline, and the part ``before`` of whose stored rows its own are made."""
 
     part: Part
     before: Part
+    #: For each column of its stored rows, except their checksum, the stored column that holds the same.
     columns: Mapping[str, str]
+    #: Whether slices are cut at other edges, or fill windows that have ended.
     recut: bool = False
 
 
 def carried_parts(parts: Sequence[Part], before: Sequence[Part], changed: Collection[str], fills: Collection[str]) -> list[CarriedPart]:
     """How each of ``parts`` continues from the stored rows of those ``before``.
 
-    Parameters
-    ----------
-    changed
-        Names of windows that are new, or do not mean what they meant.
-    fills
-        Names of windows of which rows that have ended are to be published.
-
-    Raises
-    ------
-    NotStoredError
-        If the state does not hold what one of them needs.
+    ``changed``: names of windows that are new, or do not mean what they meant. ``fills``: names of windows of which rows that have ended
+    are to be published. Raises ``NotStoredError`` if the state does not hold what one of them needs.
     """
     return [_carried(part, {each.name: each for each in before}.get(part.name), changed, fills) for part in parts]
 

@@ -46,10 +46,7 @@ def parts_of(batch: Input, state: State) -> list[Part]:
 def state_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Schema:
     """The columns of the state of ``pipeline`` over source columns of ``types``.
 
-    Raises
-    ------
-    SpecError
-        As :func:`~windowmill.checkpoints.state.tables.joint_schema` does.
+    Raises ``SpecError`` as :func:`~windowmill.checkpoints.state.tables.joint_schema` does.
     """
     parts = parts_of(Input(pipeline=pipeline, types=types, builds_state=True), MemoryState())
     return joint_schema(pipeline, [part.schema for part in parts])

@@ -26,29 +26,21 @@ from windowmill.windowing.watermark import AFTER, BEFORE, Clock, LatenessRule
 @returnable
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """Progress along the time axis with one batch.
+    """Progress along the time axis with one batch."""
 
-    Attributes
-    ----------
-    seen
-        Greatest event time so far; null if no row ever had one.
-    emitted
-        The instant through which all windows are emitted once the batch is committed; null if none are.
-    after, through
-        The batch emits the windows that end in (``after``, ``through``].
-    watermark, since
-        The watermark after the batch, ``AFTER`` once the input has ended, and the one through which earlier batches have emitted windows.
-    ends
-        The range (begin, end] of window ends that a backfill emits; null for all. Sessions and live rows need it, because their windows
-        may close or trigger later than they end.
-    """
-
+    #: Greatest event time so far; null if no row ever had one.
     seen: int | None
+    #: The instant through which all windows are emitted once the batch is committed; null if none are.
     emitted: int | None
+    #: ``after``, ``through``: the batch emits the windows that end in (``after``, ``through``].
     after: int
     through: int
+    #: ``watermark``, ``since``: the watermark after the batch, ``AFTER`` once the input has ended, and the one through which earlier
+    #: batches have emitted windows.
     watermark: int = BEFORE
     since: int = BEFORE
+    #: The range (begin, end] of window ends that a backfill emits; null for all. Sessions and live rows need it, because their windows may
+    #: close or trigger later than they end.
     ends: tuple[int, int] | None = None
 
     def clock(self, rule: LatenessRule) -> Clock:
@@ -111,56 +103,38 @@ def _greatest(*instants: int | None) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Input:
-    """The rows of one batch. The defaults are those of a bounded input, which is the only batch.
-
-    Attributes
-    ----------
-    types
-        Arrow types of the source's columns.
-    batch
-        Number of the batch.
-    seen, emitted
-        Progress after the previous batch; null if there is none.
-    builds_state
-        Whether later batches continue from this batch's state.
-    ended
-        Whether the input ends with this batch, so that all windows are complete.
-    commits
-        For each file, the number of its commit, ascending; empty if the input has no files.
-    first_row
-        The place of the first row among those of its commit; the state has others before it.
-    snapshot_files
-        Number of leading files whose rows count as arrived in order of event time.
-    closed_by_file
-        For each file, the instant through which windows were closed when its rows arrived, by asserted intervals; null if rows move the
-        watermark.
-    expected_rows
-        Number of rows by the source's log; 0 if unknown.
-    size_bytes
-        Size of the rows' files; null if unknown.
-    latest
-        Greatest accepted event time; null for no bound.
-    check
-        Verifies rows of the state; null if there is no state.
-    kept_gaps
-        Gaps of the sessions of which the stored state stays, so that the batch writes none of theirs.
-    """
+    """The rows of one batch. The defaults are those of a bounded input, which is the only batch."""
 
     pipeline: Pipeline
+    #: Arrow types of the source's columns.
     types: Mapping[str, pa.DataType]
+    #: Number of the batch.
     batch: int = 0
+    #: ``seen``, ``emitted``: progress after the previous batch; null if there is none.
     seen: int | None = None
     emitted: int | None = None
+    #: Whether later batches continue from this batch's state.
     builds_state: bool = False
+    #: Whether the input ends with this batch, so that all windows are complete.
     ended: bool = False
+    #: For each file, the number of its commit, ascending; empty if the input has no files.
     commits: tuple[int, ...] = ()
+    #: The place of the first row among those of its commit; the state has others before it.
     first_row: int = 0
+    #: Number of leading files whose rows count as arrived in order of event time.
     snapshot_files: int = 0
+    #: For each file, the instant through which windows were closed when its rows arrived, by asserted intervals; null if rows move the
+    #: watermark.
     closed_by_file: tuple[int, ...] | None = None
+    #: Number of rows by the source's log; 0 if unknown.
     expected_rows: int = 0
+    #: Size of the rows' files; null if unknown.
     size_bytes: int | None = None
+    #: Greatest accepted event time; null for no bound.
     latest: int | None = None
+    #: Verifies rows of the state; null if there is no state.
     check: RowCheck | None = None
+    #: Gaps of the sessions of which the stored state stays, so that the batch writes none of theirs.
     kept_gaps: tuple[int, ...] = ()
 
     @property

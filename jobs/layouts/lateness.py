@@ -48,19 +48,11 @@ JUDGED_BY = pa.schema([*((name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_
 def starts_of(rows: Sequence[int], commits: Sequence[int], first_row: int = 0) -> Ints:
     """Number before the first row of each file; int64, shape (n_files,).
 
-    Parameters
-    ----------
-    rows
-        For each file, one more than the greatest index of a row in it.
-    commits
-        The number of each file's commit, ascending; empty if each file is a commit.
-    first_row
-        The place of the first row among those of its commit.
+    - ``rows``: for each file, one more than the greatest index of a row in it.
+    - ``commits``: the number of each file's commit, ascending; empty if each file is a commit.
+    - ``first_row``: the place of the first row among those of its commit.
 
-    Raises
-    ------
-    LimitExceededError
-        If a commit has more rows than can be numbered, or there were more commits.
+    Raises ``LimitExceededError`` if a commit has more rows than can be numbered, or there were more commits.
     """
     through, commit = np.cumsum(np.array(rows, np.int64)), np.array((commits or range(len(rows)))[: len(rows)], np.int64)
     before = through - np.array(rows, np.int64)
@@ -118,12 +110,8 @@ def watermarks_at_arrival(files: Ints, commits: Ints, highs: Ints, batch: Input)
     It is the greatest event time of earlier commits minus the disorder, and ``AXIS_BEGIN`` for a snapshot, whose rows count as arrived in
     order of event time; or that of the interval's end, if the orchestrator guarantees intervals.
 
-    Parameters
-    ----------
-    files, commits
-        The index of each group's file, and the number of its commit; ascending.
-    highs
-        The greatest event time of each group; ``BEFORE`` for none.
+    ``files``, ``commits``: the index of each group's file, and the number of its commit; ascending. ``highs``: the greatest event time of
+    each group; ``BEFORE`` for none.
     """
     if batch.closed_by_file is not None:
         return np.asarray(np.array(batch.closed_by_file, np.int64)[files] + batch.rule.lateness)
@@ -160,10 +148,7 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
     Where late rows bring revisions, ``_closed`` is null if no window that contains the row had been shown at its arrival. Otherwise it is
     the watermark then, and ``_arrival`` is the number of the row's commit. ``_order`` is that number of every row.
 
-    Parameters
-    ----------
-    rows
-        Rows as of :func:`with_arrival`; the result is without those columns.
+    ``rows``: rows as of :func:`with_arrival`; the result is without those columns.
     """
     watermark = pc.fill_null(rows.column(WATERMARK_OF), AXIS_BEGIN).to_numpy()
     closed = watermark - rule.lateness  # never past the watermark, so only rows behind the watermark can be late for a window
@@ -193,14 +178,9 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
 def too_late_among(rows: pa.Table, refused: Ints | None, grids: Sequence[WindowGrid]) -> Ints:
     """Numbers of those of the usable ``rows`` that came too late for all parts.
 
-    Parameters
-    ----------
-    rows
-        Rows with the columns of ``JUDGED_BY``.
-    refused
-        Numbers of the rows that all refusing parts refuse; null if no part refuses rows.
-    grids
-        The grids of the other parts.
+    - ``rows``: rows with the columns of ``JUDGED_BY``.
+    - ``refused``: numbers of the rows that all refusing parts refuse; null if no part refuses rows.
+    - ``grids``: the grids of the other parts.
     """
     rows = rows.filter(rows.column(LATE) if refused is None else pc.is_in(rows.column(NUMBER_OF), pa.array(refused)))
     number, time = (rows.column(name).to_numpy() for name in (NUMBER_OF, TIME))

@@ -24,18 +24,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LiveRowReading:
-    """What a batch of windows over live rows reads of new rows, and how it stores them.
-
-    Attributes
-    ----------
-    types
-        Arrow types of the source's columns.
-    log
-        Layout of the state.
-    """
+    """What a batch of windows over live rows reads of new rows, and how it stores them."""
 
     pipeline: Pipeline
+    #: Arrow types of the source's columns.
     types: Mapping[str, pa.DataType]
+    #: Layout of the state.
     log: StateLog
 
     @property
@@ -130,12 +124,8 @@ def advance(
 ) -> Advanced:
     """Apply new ``rows`` to the ``stored`` entries of some keys; only windows that end in the range ``ends`` give results.
 
-    Parameters
-    ----------
-    rows
-        All new rows of these keys, with the columns of ``reading.schema``.
-    stored
-        All entries of these keys, with the columns of ``task.log.schema``, or without checksums if they are verified.
+    ``rows``: all new rows of these keys, with the columns of ``reading.schema``. ``stored``: all entries of these keys, with the columns of
+    ``task.log.schema``, or without checksums if they are verified.
     """
     if check is not None and SUM in stored.column_names:
         check.verify(stored)

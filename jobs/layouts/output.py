@@ -44,21 +44,14 @@ FAILURE, JSON = "_failure", "_json"
 @returnable
 @dataclass(frozen=True)
 class Output:
-    """What tasks have written and counted.
-
-    Attributes
-    ----------
-    counts
-        Of the rows of one layout, or of all.
-    refused
-        Number of rows that the layout refused because they came too late.
-    executors
-        One text for each process that ran tasks.
-    """
+    """What tasks have written and counted."""
 
     files: Mapping[Role, tuple[DataFile, ...]] = field(default_factory=dict)
+    #: Of the rows of one layout, or of all.
     counts: Counts = field(default_factory=Counts)
+    #: Number of rows that the layout refused because they came too late.
     refused: int = 0
+    #: One text for each process that ran tasks.
     executors: frozenset[str] = frozenset()
 
     def __add__(self, other: Output) -> Output:
@@ -187,13 +180,9 @@ def failure_of(condition: str) -> str:
 def entries(rows: pa.Table, pipeline: Pipeline, plan: Plan, paths: Sequence[str]) -> pa.Table:
     """The rows of the quarantine table.
 
-    Parameters
-    ----------
-    rows
-        Reason, version and event time of each row, the watermark that it found if it is late, what in it could not be read, the sentence
-        about the condition that fails on it, and the row as JSON; with ``paths`` the index of its file, and its number in it.
-    paths
-        The path of each file; none where the rows have been written to files of their own.
+    ``rows``: reason, version and event time of each row, the watermark that it found if it is late, what in it could not be read, the
+    sentence about the condition that fails on it, and the row as JSON; with ``paths`` the index of its file, and its number in it.
+    ``paths``: the path of each file; none where the rows have been written to files of their own.
     """
 
     def instant(points: pa.ChunkedArray) -> pa.ChunkedArray:

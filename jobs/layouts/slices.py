@@ -41,16 +41,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Slicing:
-    """The slices of a batch.
-
-    Attributes
-    ----------
-    nodes
-        The nodes that the state holds over the slices; null if it holds none.
-    """
+    """The slices of a batch."""
 
     batch: Input
     slices: Slices
+    #: The nodes that the state holds over the slices; null if it holds none.
     nodes: Nodes | None = None
 
     @classmethod

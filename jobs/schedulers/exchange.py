@@ -101,20 +101,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Where an attempt at a batch writes; small and picklable.
-
-    Attributes
-    ----------
-    options
-        For each place in object storage, the settings of its client; they hold credentials.
-    published
-        Which result rows are written; null for all.
-    """
+    """Where an attempt at a batch writes; small and picklable."""
 
     batch: int
     attempt: str
     of: Mapping[Role, Target]
+    #: For each place in object storage, the settings of its client; they hold credentials.
     options: Mapping[str, Options] = field(default_factory=dict)
+    #: Which result rows are written; null for all.
     published: Published | None = None
 
     def writer(self, role: Role, task: int) -> FileWriter:

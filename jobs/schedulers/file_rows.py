@@ -51,49 +51,32 @@ _NOT_PLAIN = -1
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Number and event times of the rows of a part of a file, as far as they are known.
+    """Number and event times of the rows of a part of a file, as far as they are known."""
 
-    Attributes
-    ----------
-    rows
-        Number of rows that are not left out by the filter.
-    last
-        One more than the index in the file of the last of these rows.
-    low
-        An instant before which no usable row is.
-    high_at_least, high_at_most
-        Bounds of the greatest event time of usable rows; ``BEFORE`` if there is none.
-    """
-
+    #: Number of rows that are not left out by the filter.
     rows: int
+    #: One more than the index in the file of the last of these rows.
     last: int
+    #: An instant before which no usable row is.
     low: int
+    #: ``high_at_least``, ``high_at_most``: bounds of the greatest event time of usable rows; ``BEFORE`` if there is none.
     high_at_least: int
     high_at_most: int
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Survey of a batch's rows.
+    """Survey of a batch's rows."""
 
-    Attributes
-    ----------
-    rows
-        Number of rows read.
-    seen
-        Greatest event time after the batch; null if no row ever had one.
-    starts
-        Number before the first row of each file.
-    low
-        An event time that no late row is before; null if there are no late rows.
-    watermarks
-        For each part, the watermark that its rows find; null if none of them can be late.
-    """
-
+    #: Number of rows read.
     rows: int
+    #: Greatest event time after the batch; null if no row ever had one.
     seen: int | None
+    #: Number before the first row of each file.
     starts: tuple[int, ...]
+    #: An event time that no late row is before; null if there are no late rows.
     low: int | None
+    #: For each part, the watermark that its rows find; null if none of them can be late.
     watermarks: tuple[int | None, ...]
 
     @property
@@ -182,27 +165,19 @@ for _kind in (CheckedFile, RowGroup, Times):
 
 @dataclass(frozen=True)
 class FileRows:
-    """New rows of a batch that tasks read; picklable.
-
-    Attributes
-    ----------
-    latest
-        Greatest accepted event time; null for no bound.
-    places
-        For each task, the place of its first part among the parts of all tasks.
-    options
-        If the source is in object storage, the settings of its client; they hold credentials.
-    share
-        The keys whose rows are read for windows; null for all.
-    """
+    """New rows of a batch that tasks read; picklable."""
 
     plain: PlainRows
+    #: Greatest accepted event time; null for no bound.
     latest: int | None
     tasks: Tasks
+    #: For each task, the place of its first part among the parts of all tasks.
     places: Sequence[int]
     survey: Survey
     rule: LatenessRule
+    #: If the source is in object storage, the settings of its client; they hold credentials.
     options: Mapping[str, Options]
+    #: The keys whose rows are read for windows; null for all.
     share: KeyShare | None = None
 
     @classmethod

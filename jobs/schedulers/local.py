@@ -39,14 +39,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NewRows:
-    """New rows in this process.
+    """New rows in this process."""
 
-    Attributes
-    ----------
-    table
-        The columns that lifting reads, in order of arrival; includes unusable rows.
-    """
-
+    #: The columns that lifting reads, in order of arrival; includes unusable rows.
     table: pa.Table
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
@@ -76,10 +71,7 @@ class SourceRows(NewRows):
     def of_files(cls, batch: TableInput, stages: Sequence[RowColumns]) -> Self:
         """The new rows of ``batch``, with the columns that the ``stages`` read, from plain files.
 
-        Raises
-        ------
-        OnlySparkError
-            If only Spark can read them.
+        Raises ``OnlySparkError`` if only Spark can read them.
         """
         names = columns_read(*stages)
         conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
@@ -102,10 +94,7 @@ class SourceRows(NewRows):
     def refused(self) -> pa.Table | None:
         """The rows with a quarantine reason, with all columns; null if there are none.
 
-        Raises
-        ------
-        TooLargeError
-            If they are too many for this process, or only Spark can read or write them.
+        Raises ``TooLargeError`` if they are too many for this process, or only Spark can read or write them.
         """
         names = [name for name in (FILE, ROW, REASON, WATERMARK_OF) if name in self.table.column_names]
         refused = self.table.filter(pc.is_valid(self.table.column(REASON))).select(names)
@@ -155,10 +144,7 @@ Rows = TypeVar("Rows", bound=NewRows)
 def survey(batch: TableInput, parts: Sequence[Part], given: pa.Table | None) -> BatchSurvey[SourceRows]:
     """Survey the new rows of a small ``batch``: those ``given`` by Spark, null to read them.
 
-    Raises
-    ------
-    TooLargeError
-        If the rows are too many for this process, or only Spark can read them.
+    Raises ``TooLargeError`` if the rows are too many for this process, or only Spark can read them.
     """
     stages = [part.reading for part in parts]
     if not batch.files:

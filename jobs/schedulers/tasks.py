@@ -71,19 +71,13 @@ _FILES = pa.schema([(FILE, pa.int32()), *((name, pa.int64()) for name in ("low",
 
 @dataclass(frozen=True)
 class NumberedRows:
-    """New rows of ``batch`` as they ``arrived``, and their survey.
-
-    Attributes
-    ----------
-    files
-        The indices of the files with rows, as the survey has them.
-    unusable
-        Those of them with rows that have a quarantine reason.
-    """
+    """New rows of ``batch`` as they ``arrived``, and their survey."""
 
     arrived: DataFrame
     survey: Survey
+    #: The indices of the files with rows, as the survey has them.
     files: tuple[int, ...]
+    #: Those of them with rows that have a quarantine reason.
     unusable: tuple[int, ...]
     batch: SourceInput
 
@@ -219,26 +213,18 @@ def load(part: Part, new: FileRows | NumberedRows | None, emission: Emission, st
 
 @dataclass(frozen=True)
 class Quarantining:
-    """The quarantine of a batch's rows; picklable.
-
-    Attributes
-    ----------
-    paths
-        The path of each file, by which quarantine names it.
-    lateness
-        The pipeline's, in ticks of the axis.
-    refusing
-        For each part that refuses rows, the files that hold their numbers; null if a part refuses none, and no row can be too late.
-    grids
-        The grids of the other parts.
-    """
+    """The quarantine of a batch's rows; picklable."""
 
     pipeline: Pipeline
     plan: Plan
     targets: Targets
+    #: The path of each file, by which quarantine names it.
     paths: Sequence[str]
+    #: The pipeline's, in ticks of the axis.
     lateness: int
+    #: For each part that refuses rows, the files that hold their numbers; null if a part refuses none, and no row can be too late.
     refusing: Sequence[Sequence[DataFile]] | None = None
+    #: The grids of the other parts.
     grids: Sequence[WindowGrid] = ()
 
     def write_of_files(self, spark: SparkSession, new: FileRows) -> Output | None:

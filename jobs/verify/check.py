@@ -71,23 +71,16 @@ _EXAMPLES, _FILES_NAMED = 5, 20
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of a verification.
+    """The result of a verification."""
 
-    Attributes
-    ----------
-    batch
-        The last batch whose rows were verified; null if nothing has been published.
-    changed
-        Versions that changed rows of the source since the pipeline began, with their operation.
-    missed
-        By window name, the number of rows that came too late for a window that holds them; windows leave these out.
-    """
-
+    #: The last batch whose rows were verified; null if nothing has been published.
     batch: int | None
     seed: int
     source_version: int
     comparison: Comparison
+    #: Versions that changed rows of the source since the pipeline began, with their operation.
     changed: Sequence[tuple[int, str]] = ()
+    #: By window name, the number of rows that came too late for a window that holds them; windows leave these out.
     missed: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -96,12 +89,7 @@ def verify(
 ) -> Verification:
     """Recompute ``number`` random published rows that end in ``ends`` (begin, end], and compare; changes nothing but the quality table.
 
-    Raises
-    ------
-    OutOfTurnError
-        If the last batch lacks commits.
-    SpecChangedError
-        If the spec is not the one that computed the rows.
+    Raises ``OutOfTurnError`` if the last batch lacks commits; ``SpecChangedError`` if the spec is not the one that computed the rows.
     """
     runnable, ledger = runnable_of(pipeline), Ledger.open(pipeline)
     check_owner(pipeline, ledger)
@@ -188,20 +176,14 @@ def _written(runnable: Runnable, ledger: Ledger) -> set[str]:
 
 @dataclass
 class _Comparing:
-    """The comparison of a sample with the source.
-
-    Attributes
-    ----------
-    lacking
-        By batch the aggregates that were not in its spec, or had another meaning there.
-    late
-        Whether rows came late and were counted.
-    """
+    """The comparison of a sample with the source."""
 
     plain: Plain
     sample: Sample
+    #: By batch the aggregates that were not in its spec, or had another meaning there.
     lacking: Mapping[int, Collection[str]]
     comparison: Comparison
+    #: Whether rows came late and were counted.
     late: bool
     progress: Progress
 

@@ -38,16 +38,9 @@ _HASH = "_hash"
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """A row of the sink; instants are integers along the axis.
+    """A row of the sink; instants are integers along the axis."""
 
-    Attributes
-    ----------
-    key
-        Values of the key columns.
-    values
-        Values of the aggregates, by name.
-    """
-
+    #: Values of the key columns.
     key: tuple[Any, ...]
     window: str
     start: int | None
@@ -55,6 +48,7 @@ class PublishedRow:
     trigger: int | None
     revision: int
     batch: int
+    #: Values of the aggregates, by name.
     values: Mapping[str, Any]
 
 
@@ -170,40 +164,27 @@ class Difference:
 
 @dataclass(frozen=True)
 class ComparedRow:
-    """A published row and how it was recomputed.
-
-    Attributes
-    ----------
-    sql
-        A query that recomputes it; null if no plain query does.
-    undecided
-        Why its differences do not count; null if they do.
-    """
+    """A published row and how it was recomputed."""
 
     row: PublishedRow
     differences: Sequence[Difference]
+    #: A query that recomputes it; null if no plain query does.
     sql: str | None
+    #: Why its differences do not count; null if they do.
     undecided: str | None = None
 
 
 @dataclass
 class Comparison:
-    """The rows of a sample as they have been compared.
-
-    Attributes
-    ----------
-    equal, compared
-        Numbers of values by column.
-    left_out
-        What could not be compared, with why, and the number of rows.
-    methods
-        Numbers of rows by how they were recomputed.
-    """
+    """The rows of a sample as they have been compared."""
 
     rows: list[ComparedRow] = field(default_factory=list)
+    #: ``equal``, ``compared``: numbers of values by column.
     equal: Counter[str] = field(default_factory=Counter)
     compared: Counter[str] = field(default_factory=Counter)
+    #: What could not be compared, with why, and the number of rows.
     left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
+    #: Numbers of rows by how they were recomputed.
     methods: Counter[str] = field(default_factory=Counter)
 
     @property

@@ -45,45 +45,29 @@ _NAN, _INFINITY = "double('NaN')", "double('Infinity')"
 
 @dataclass(frozen=True, slots=True)
 class SqlForm:
-    """An aggregate in SQL.
+    """An aggregate in SQL."""
 
-    Attributes
-    ----------
-    sql
-        The aggregate expression.
-    scale
-        SQL of the size of the values that cancel one another out in the result, to which the tolerance is relative; null: the result's own.
-    bound
-        Documented relative error of a sketch, in addition to the tolerance; 0 for all others.
-    joined
-        Whether the SQL gives values whose texts, one after the other, are the result.
-    """
-
+    #: The aggregate expression.
     sql: str
+    #: SQL of the size of the values that cancel one another out in the result, to which the tolerance is relative; null: the result's own.
     scale: str | None = None
+    #: Documented relative error of a sketch, in addition to the tolerance; 0 for all others.
     bound: float = 0.0
+    #: Whether the SQL gives values whose texts, one after the other, are the result.
     joined: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the form of one aggregate is written with.
+    """What the form of one aggregate is written with."""
 
-    Attributes
-    ----------
-    values
-        Its argument columns in SQL.
-    tests
-        What its ``where`` asks, in SQL: one test, or none.
-    order
-        Fields by which rows are ordered: event time, ties, arrival.
-    options
-        The aggregate's further arguments.
-    """
-
+    #: Its argument columns in SQL.
     values: tuple[str, ...]
+    #: What its ``where`` asks, in SQL: one test, or none.
     tests: tuple[str, ...]
+    #: Fields by which rows are ordered: event time, ties, arrival.
     order: str
+    #: The aggregate's further arguments.
     options: Mapping[str, object]
 
     @property

@@ -51,31 +51,21 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """The files that committed batches have read.
-
-    Attributes
-    ----------
-    plans
-        Those of the batches that built the state, oldest first.
-    present
-        All files of the source at its version.
-    files
-        Those of them that have been read.
-    commits
-        For each of these the commit that brought it; null for files of which that is not known, or that belong to the snapshot.
-    order_known
-        Whether every row of which it matters has its commit.
-    changed
-        Versions since the pipeline began that changed rows, with their operation.
-    """
+    """The files that committed batches have read."""
 
     pipeline: Pipeline
     source: SourceTable
+    #: Those of the batches that built the state, oldest first.
     plans: Sequence[Plan]
+    #: All files of the source at its version.
     present: Sequence[AddedFile]
+    #: Those of them that have been read.
     files: Sequence[AddedFile]
+    #: For each of these the commit that brought it; null for files of which that is not known, or that belong to the snapshot.
     commits: Sequence[int | None]
+    #: Whether every row of which it matters has its commit.
     order_known: bool
+    #: Versions since the pipeline began that changed rows, with their operation.
     changed: Sequence[tuple[int, str]] = ()
 
     @classmethod
@@ -178,17 +168,11 @@ MAX_KEPT = 2_000_000
 
 @dataclass(frozen=True)
 class Reaches:
-    """The rows that windows ask for, by key and time.
+    """The rows that windows ask for, by key and time."""
 
-    Attributes
-    ----------
-    keys
-        The key of each window, with the types of the source.
-    begins, ends
-        Times [begin, end) of its rows; int64, shape (n,).
-    """
-
+    #: The key of each window, with the types of the source.
     keys: pa.Table
+    #: ``begins``, ``ends``: times [begin, end) of its rows; int64, shape (n,).
     begins: Ints
     ends: Ints
 
@@ -222,17 +206,11 @@ class Reaches:
 
 @dataclass(frozen=True)
 class SampledRows:
-    """Rows of a source, with its columns that a pipeline uses, ``TIME``, ``UNTIL_OF``, ``FILE``, ``ROW``, and a column for each condition.
+    """Rows of a source, with its columns that a pipeline uses, ``TIME``, ``UNTIL_OF``, ``FILE``, ``ROW``, and a column a condition."""
 
-    Attributes
-    ----------
-    rows
-        Those that were asked for.
-    latest
-        Of each file that was read a row with the greatest event time.
-    """
-
+    #: Those that were asked for.
     rows: pa.Table
+    #: Of each file that was read a row with the greatest event time.
     latest: pa.Table
 
 
@@ -269,10 +247,7 @@ class LocalReader:
     def read(self, chosen: Sequence[int], columns: Sequence[str], reaches: Sequence[Reaches]) -> SampledRows | None:
         """The rows of the files ``chosen`` by index that ``reaches`` ask for; null if they are many, or only Spark can read them.
 
-        Raises
-        ------
-        SourceFileError
-            If one of the files is gone.
+        Raises ``SourceFileError`` if one of the files is gone.
         """
         if self._plain is None:
             return None
@@ -336,30 +311,19 @@ _PLACE = "_place_of_file"
 
 @dataclass(frozen=True)
 class Arrival:
-    """How the rows of a source arrived.
+    """How the rows of a source arrived."""
 
-    Attributes
-    ----------
-    closed
-        For each file the instant through which windows were closed to its rows; null if none were, or it does not matter.
-    latest
-        Index of file and row of a row with the greatest event time of each commit; none if only statistics were looked at.
-    """
-
+    #: For each file the instant through which windows were closed to its rows; null if none were, or it does not matter.
     closed: Sequence[int | None]
+    #: Index of file and row of a row with the greatest event time of each commit; none if only statistics were looked at.
     latest: Sequence[tuple[int, int]] = ()
 
 
 @dataclass(frozen=True)
 class RereadRows:
-    """Reads rows of the ``files`` of a source, which are usable at the instant ``now_us``.
+    """Reads rows of the ``files`` of a source, which are usable at the instant ``now_us``."""
 
-    Attributes
-    ----------
-    start
-        Starts Spark; its argument is whether this process can read the rows, so that Spark has few to compute.
-    """
-
+    #: Starts Spark; its argument is whether this process can read the rows, so that Spark has few to compute.
     start: Callable[[bool], SparkSession]
     runnable: Runnable
     files: SourceFiles
