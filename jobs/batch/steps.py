@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -88,9 +88,16 @@ def widen_tables(job: Job, ledger: Ledger, progress: Progress) -> None:
     if is_table(job.runnable.sink_path) and (wider := wider_fields(newest(job.runnable.sink_path), kinds)):
         with progress.step("widen", f"{', '.join(wider)} of the sink"):
             _widen_sink(job, {name: kinds[name] for name in wider})
-    if last.plan.source_schema != job.plan.source_schema and is_table(job.runnable.places.state):
+    if not is_table(job.runnable.places.state):
+        return
+    stored = list[tuple[Pipeline, Mapping[str, pa.DataType]]]()
+    if last.plan.source_schema != job.plan.source_schema:
         before = pipeline if pipeline.means(last.plan.definition, last.plan.meaning) else pipeline.meaning_as(last.plan.definition)
-        state = _StateWidening.of(job, before, Columns.of(last.plan.source_schema).arrow)
+        stored.append((before, Columns.of(last.plan.source_schema).arrow))
+    if job.plan.changes_spec:  # it may use columns again that windows of earlier specs have left, narrower than the source's are since
+        stored.append((pipeline, types))
+    for each, its_types in stored:
+        state = _StateWidening.of(job, each, its_types)
         if state.kinds:
             with progress.step("widen", "columns of the state"):
                 state.write()
@@ -176,7 +183,9 @@ def run_batch(
 
     Raises ``HeldError`` if a critical expectation failed: the batch is recorded, but nothing of it is published until it is ruled on.
     """
-    with _steps(runnable, plan, ledger, progress, restatement) as batch:
+    batch: _Steps | None = None
+    try:
+        batch = _Steps(runnable, plan, ledger, progress, restatement)
         computed = batch.compute()
         if restatement is not None and restatement.changes_nothing(computed):
             return None
@@ -185,6 +194,18 @@ def run_batch(
         batch.publish(outcome, verdict)
         batch.compact(computed)
         return CommittedBatch(plan, outcome, batch.restated)
+    except WindowmillError:
+        raise
+    except Exception as err:
+        ours = failures.typed(err)
+        if isinstance(ours, ServerGoneError):
+            remote.detach()
+        if ours is not None:
+            raise ours from err
+        raise
+    finally:
+        if batch is not None:
+            batch.release()
 
 
 class _Steps:
@@ -197,7 +218,7 @@ class _Steps:
         self.tables = tables_of(runnable, self.spark)
         #: Files that no record names yet, by role of their table.
         self.changes: dict[str, Changes] = {}
-        self.resources = Resources()
+        self._begun = processor_seconds()
         self.usage = Usage(f"{pipeline.pipeline}, batch {plan.batch}")
         progress.around = self.usage.step
         #: What computed the batch, as :attr:`.Outcome.compute`.
@@ -243,16 +264,11 @@ class _Steps:
             self.changes = dict(computed.changes)
             self.progress.say(f"  {self.restated.describe()}")
         elif self.plan.replaces_state:
-            self._replace_state()
+            replaced = replacing(self.places.state, self.changes.pop("state", None))
+            self.changes |= {} if replaced is None else {"state": replaced}
         elif "sink" in self.changes and self.plan.advances:
             self.changes["sink"] = renumbered(self.runnable, self.ledger, self.plan, self.job.input.sink_schema, self.changes["sink"])
         return computed
-
-    def _replace_state(self) -> None:
-        """Replace the stored state by that of the batch."""
-        replaced = replacing(self.places.state, self.changes.pop("state", None))
-        if replaced is not None:
-            self.changes["state"] = replaced
 
     def _computed(self) -> ComputedBatch:
         if self.plan.carried is not None:
@@ -265,7 +281,8 @@ class _Steps:
         if engine.tries_this_process(self.pipeline) or not self.job.input.files:
             from windowmill.jobs.batch.compute import compute_locally
 
-            self._warn_about_compilation()
+            if self.job.input.files and not hopping_windows.is_compiled:
+                self.progress.say("  compiling kernels, once on this machine: a minute or more (`windowmill setup` does it beforehand)")
             try:
                 computed = compute_locally(self.job, step=self.progress.step)
             except TooLargeError as err:
@@ -279,11 +296,6 @@ class _Steps:
         computed = self._computed_by_spark(in_a_task=in_a_task)
         self.engine = self.usage.recorded(computed.executors)
         return computed
-
-    def _warn_about_compilation(self) -> None:
-        """Say why the first batch takes long on a machine that has no compiled kernels yet."""
-        if self.job.input.files and not hopping_windows.is_compiled:
-            self.progress.say("  compiling kernels, once on this machine: a minute or more (`windowmill setup` does it beforehand)")
 
     def _computed_by_spark(self, *, in_a_task: bool) -> ComputedBatch:
         closing.import_engine(self.pipeline)  # while a JVM that a cold run has begun is starting
@@ -318,7 +330,21 @@ class _Steps:
             quality = closing.quality_changes(self.runnable, self.plan, verdict, "0", at)
             if quality is not None:
                 self.changes["quality"] = quality
-            outcome = self._outcome(computed, verdict.status)
+            client = "client_" if engine.is_elsewhere(self.engine) else ""  # then the processor time is that of the client alone
+            outcome = Outcome(
+                seen=computed.emission.seen,
+                emitted=computed.emission.emitted,
+                verdict=verdict.status,
+                counts=computed.counts,
+                timings={name: round(seconds, 3) for name, seconds in self.progress.timings.items()},
+                compute=self.engine,
+                used={
+                    f"{client}processor_seconds": round(processor_seconds() - self._begun, 2),
+                    "bytes_read": self.job.reading.size_bytes,
+                    "bytes_written": sum(file.size for each in self.changes.values() for file in each.files),
+                    "state_bytes": _state_bytes(self.places.state, self.changes.get("state", Changes())),
+                },
+            )
             if self.plan.recomputes and "sink" in self.changes:
                 folder, replaced = self.runnable.places.savepoints, self.changes["sink"].removes
                 keep_replaced(folder, self.runnable.sink_path, replaced, batch=self.plan.batch)
@@ -358,19 +384,6 @@ class _Steps:
             with suppress(OSError):  # the error that ended the batch is the one to report
                 self.restatement.remove_rows()
 
-    def _outcome(self, computed: ComputedBatch, verdict: str) -> Outcome:
-        return Outcome(
-            seen=computed.emission.seen,
-            emitted=computed.emission.emitted,
-            verdict=verdict,
-            counts=computed.counts,
-            timings={name: round(seconds, 3) for name, seconds in self.progress.timings.items()},
-            compute=self.engine,
-            used=self.resources.used(
-                self.job.reading.size_bytes, self.changes, self.places.state, elsewhere=engine.is_elsewhere(self.engine)
-            ),
-        )
-
 
 def failed_locally(pipeline: Pipeline, batch: int, err: Exception) -> WindowmillError:
     """As :func:`.refused_locally`, because of ``err``; where storage does not answer, which Spark asks, too, the error for that."""
@@ -381,49 +394,6 @@ def failed_locally(pipeline: Pipeline, batch: int, err: Exception) -> Windowmill
         f"pipeline {pipeline.pipeline}: batch {batch}: the source's rows cannot be read now ({first_line(cause)}); "
         f"{remedy(cause, 'run again')}"
     )
-
-
-@contextmanager
-def _steps(runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None) -> Iterator[_Steps]:
-    batch: _Steps | None = None
-    try:
-        batch = _Steps(runnable, plan, ledger, progress, restatement)
-        yield batch
-    except WindowmillError:
-        raise
-    except Exception as err:
-        ours = failures.typed(err)
-        if isinstance(ours, ServerGoneError):
-            remote.detach()
-        if ours is not None:
-            raise ours from err
-        raise
-    finally:
-        if batch is not None:
-            batch.release()
-
-
-class Resources:
-    """Resources that this process uses from the creation of this object on."""
-
-    def __init__(self) -> None:
-        self._begun = processor_seconds()
-
-    def used(self, bytes_read: int, changes: Mapping[str, Changes], state: str, *, elsewhere: bool) -> dict[str, float]:
-        """What the batch has used, as :attr:`.Outcome.used`.
-
-        - ``bytes_read``: size of the source's files that it read.
-        - ``changes``: its files by role of their table.
-        - ``state``: path of the state table, to which its files are not committed yet.
-        - ``elsewhere``: whether Spark computed it in processes that this one did not start. Then the processor time is that of the client
-          alone.
-        """
-        return {
-            f"{'client_' if elsewhere else ''}processor_seconds": round(processor_seconds() - self._begun, 2),
-            "bytes_read": bytes_read,
-            "bytes_written": sum(file.size for each in changes.values() for file in each.files),
-            "state_bytes": _state_bytes(state, changes.get("state", Changes())),
-        }
 
 
 def processor_seconds() -> float:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -63,13 +62,9 @@ def test_the_record_comes_before_the_commits(monkeypatch):
         def __getattr__(self, name: str) -> Callable[..., object]:
             return lambda *_: called.append(name)
 
-    @contextmanager
-    def opened(*_: object) -> Iterator[Steps]:
-        yield Steps()
-
-    monkeypatch.setattr(steps, "_steps", opened)
+    monkeypatch.setattr(steps, "_Steps", lambda *_: Steps())
     steps.run_batch(*[None] * 4)  # type: ignore[arg-type]
-    assert called == ["compute", "validate", "record", "publish", "compact"]
+    assert called == ["compute", "validate", "record", "publish", "compact", "release"]
 
 
 def test_a_batch_that_fails_before_its_record_leaves_no_files(bench, monkeypatch):

@@ -16,6 +16,7 @@ from tests.spark.harness import BASE, MINUTE, Bench, differences, quiet
 from windowmill.checkpoints.features import own_commit
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch import maintenance_batches as savepoints
+from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import SinkError, SinkRefusedError, SourceSchemaError, StateError
 
 #: Aggregates of numbers of any type, and those whose results of whole numbers are none of other types.
@@ -319,5 +320,27 @@ def test_a_commit_of_another_writer_amid_the_widening_is_told_in_a_line_and_the_
     for first in (40, 120):
         land(found, wide, rows_of(after, first))
         found.run()
+    assert types_of(found) == types_of(right)
+    assert differences(found.rows(), right.rows()) == []
+
+
+@pytest.mark.covers("S3")
+def test_a_column_that_dropped_windows_have_left_widens_with_the_spec_that_uses_it_again(tmp_path):
+    hourly, newest = {"name": "hourly", "type": "tumbling", "size": "1 hour"}, {"name": "last", "type": "snapshot"}
+    spec = {"keys": ["k"], "time": {"column": "t", "tie_break": ["id"]}, "windows": [hourly, newest], "aggregates": {"high": {"max": "x"}}}
+    found, right = Bench(tmp_path / "found", spec), Bench(tmp_path / "right", spec)
+    for bench, kind in ((found, pa.int32()), (right, pa.int64())):
+        land(bench, kind, rows_of([1, 4, 9], 0))
+        bench.run()
+        bench.changes["windows"] = [hourly]
+        loop.apply(bench.pipeline, quiet(), history=AXIS_BEGIN)
+        if bench is found:
+            retype(bench.source, "x", pa.int64())
+        land(bench, pa.int64(), rows_of([2**40, 5, 3], 70))
+        bench.run()
+        bench.changes["windows"] = [hourly, newest]
+        loop.apply(bench.pipeline, quiet(), history=AXIS_BEGIN)
+        land(bench, pa.int64(), rows_of([2**41, 6, 2], 140))
+        bench.run()
     assert types_of(found) == types_of(right)
     assert differences(found.rows(), right.rows()) == []
