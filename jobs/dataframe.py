@@ -33,7 +33,7 @@ from windowmill.jobs.layouts.base import Lifted, unchanged
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input, SourceInput
 from windowmill.jobs.layouts.lateness import usable
-from windowmill.jobs.layouts.slices import SliceMapReduce, Slicing
+from windowmill.jobs.layouts.slices import SliceMapReduce, SlicePart
 from windowmill.jobs.schedulers.exchange import (
     ROWS_PER_PARTITION,
     Exchange,
@@ -192,9 +192,9 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
     parts = divide(pipeline, batch.types)
     # Only grids over points are lifted before the shuffle: an interval event would become a partial for each start that it crosses.
     slices = parts.slices if parts.names == ("slices",) and pipeline.time.end is None else None
-    slicing = None if slices is None else Slicing(batch, slices)
+    part = None if slices is None else SlicePart(batch, slices)
     if not order:
-        by_files = _of_files(df, batch, slicing, latest, final=final)
+        by_files = _of_files(df, batch, part, latest, final=final)
         if by_files is not None:
             return Evaluated(by_files, None)
     rows = with_event_times(df, batch.times, columns)
@@ -205,14 +205,14 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
     else:
         arrived = Arrived.of(rows, batch, order, [*_needed(batch), *order, *batch.times.columns])
         given = _RowsOfInput(batch, arrived.rows, arrived, order[-1], final=final)
-    return given.by_keys() if slicing is None else given.by_slices(slicing)
+    return given.by_keys() if part is None else given.by_slices(part)
 
 
-def _of_files(df: DataFrame, batch: SourceInput, slicing: Slicing | None, latest: int | None, *, final: bool) -> DataFrame | None:
+def _of_files(df: DataFrame, batch: SourceInput, part: SlicePart | None, latest: int | None, *, final: bool) -> DataFrame | None:
     """The result rows if ``df`` is a scan of files that tasks can read by Arrow; ``None`` if only Spark can read its rows."""
     pipeline, spark = batch.pipeline, df.sparkSession
-    if slicing is not None:
-        work = SliceMapReduce.of(slicing, batch.emission(None), None)
+    if part is not None:
+        work = part.map_reduce(batch.emission(None), has_late=False)
         scan = FileScan.of(df, batch, columns_read(work.reading), latest)
         return None if scan is None else _with_retracted(windows_of_files(spark, scan, work, shuffle_partitions(batch, spark)), batch)
     if pipeline.time.end is not None or (final and _ticks_past_tuples(pipeline)):
@@ -232,18 +232,18 @@ class _RowsOfInput:
     label: str | None
     final: bool
 
-    def by_slices(self, slicing: Slicing) -> Evaluated:
-        batch, arrived, grids = self.batch, self.arrived, slicing.slices.grids.grids
-        rule = batch.rule if arrived is not None and arrived.late else None
-        work = SliceMapReduce.of(slicing, batch.emission(None if arrived is None else arrived.seen), rule)
+    def by_slices(self, part: SlicePart) -> Evaluated:
+        batch, arrived = self.batch, self.arrived
+        has_late = arrived is not None and arrived.late
+        work = part.map_reduce(batch.emission(None if arrived is None else arrived.seen), has_late=has_late)
         results = windows_of_frame(self.rows, work, batch.times, shuffle_partitions(batch, self.rows.sparkSession))
         results = _with_retracted(results, batch)
         if self.label is None:
             return Evaluated(results, None)
         refused = _unusable(self.rows, self.label)
-        return Evaluated(
-            results, refused if arrived is None or rule is None else refused.unionByName(arrived.too_late(batch, grids, self.label))
-        )
+        if arrived is not None and arrived.late:
+            refused = refused.unionByName(arrived.too_late(batch, part.grids, self.label))
+        return Evaluated(results, refused)
 
     def by_keys(self) -> Evaluated:
         batch, arrived = self.batch, self.arrived
@@ -266,7 +266,7 @@ class _RowsOfInput:
 
 def _with_retracted(results: DataFrame, batch: SourceInput) -> DataFrame:
     """``results`` of windows on grids, which are never retracted, with ``retracted`` where late rows bring revisions."""
-    return results.withColumn(RETRACTED, F.lit(False)) if batch.revises else results
+    return results.withColumn(RETRACTED, F.lit(False)) if batch.rule.revises else results
 
 
 def _unusable(rows: DataFrame, label: str) -> DataFrame:
@@ -347,7 +347,7 @@ class Arrived:
         behind = self.rows.where(F.col(REASON).isNull() & (F.col(TIME) < F.col(WATERMARK_OF)))
         schema = pa.schema([(label, batch.types[label]), (REASON, pa.string())])
         own = behind.select(backquoted(label), TIME, UNTIL_OF, NUMBER_OF, WATERMARK_OF)
-        return mapped(own, partial(_too_late, batch.lateness, grids, schema), schema)
+        return mapped(own, partial(_too_late, batch.rule.lateness, grids, schema), schema)
 
 
 def _too_late(
@@ -458,15 +458,6 @@ class _Readings(NamedTuple):
     layout: Layout | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
-class _TaskInput(Input):
-    """The keys of a bounded input that a task computes."""
-
-    @property
-    def is_bounded(self) -> bool:
-        return True
-
-
 @dataclass(frozen=True)
 class BoundedWork:
     """What is computed of a bounded input by all its parts at once: map leaves rows as they are. See :class:`.MapReduce`."""
@@ -481,7 +472,7 @@ class BoundedWork:
     @classmethod
     def of(cls, batch: Input, seen: int | None = None) -> Self:
         """What is computed of ``batch``, of which only the pipeline, the types, the end of the input and the latest time count."""
-        own = _TaskInput(pipeline=batch.pipeline, types=batch.types, ended=batch.ended, latest=batch.latest)
+        own = Input(pipeline=batch.pipeline, types=batch.types, ended=batch.ended, latest=batch.latest, is_bounded=True)
         readings = [part.reading for part in parts_of(own, MemoryState())]
         conditions = dict.fromkeys(text for reading in readings for text in reading.conditions)
         return cls(own, seen, _Readings(batch.pipeline.keys, (), columns_read(*readings), list(conditions)))
@@ -566,7 +557,7 @@ class BoundedWork:
     def _result_schema(self) -> pa.Schema:
         """Columns of a result row: those of a sink, with ``retracted`` where late rows bring revisions."""
         schema = self.batch.sink_schema
-        return schema.append(pa.field(RETRACTED, pa.bool_())) if self.batch.revises else schema
+        return schema.append(pa.field(RETRACTED, pa.bool_())) if self.batch.rule.revises else schema
 
     def _same_in_every_row(self) -> dict[str, Column]:
         """Result columns by name that have the same value in every row."""
@@ -580,7 +571,7 @@ class BoundedWork:
 
     def tables(self, done: Advanced) -> Iterator[pa.Table]:
         """The result rows in ``done``."""
-        return (with_retracted(rows) if self.batch.revises else rows for rows in done.results if rows.num_rows)
+        return (with_retracted(rows) if self.batch.rule.revises else rows for rows in done.results if rows.num_rows)
 
 
 def results_in(outcome: DataFrame) -> DataFrame:

@@ -192,7 +192,7 @@ def _with_quarantined(
         return every
     batch, grids = job.input, [grid for part in parts for grid in part.grids]
     numbers = [each.files["refused"] for each in refusing] if refuses else None
-    own = Quarantining(batch.pipeline, job.plan, targets, job.paths, batch.lateness, numbers, grids)
+    own = Quarantining(batch.pipeline, job.plan, targets, job.paths, batch.rule.lateness, numbers, grids)
     found = own.write_of_files(spark, new) if isinstance(new, FileRows) else None
     if found is None:
         rows = new if isinstance(new, NumberedRows) else NumberedRows.surveyed(tasks.read(batch, spark), batch)
@@ -242,7 +242,7 @@ def _remove(
 def _sink_schema(job: Job) -> pa.Schema:
     """The columns of the sink's files, ``retracted`` among them unless an earlier version of windowmill made the sink without it."""
     schema = job.input.sink_schema
-    return schema if not job.input.revises and _lacks_retracted(job) else schema.append(pa.field(RETRACTED, pa.bool_()))
+    return schema if not job.input.rule.revises and _lacks_retracted(job) else schema.append(pa.field(RETRACTED, pa.bool_()))
 
 
 def _lacks_retracted(job: Job) -> bool:
@@ -265,7 +265,7 @@ def _computed(
     }
     results, schema = output.files.get("sink", ()), targets.of["sink"].schema
     kept = (*kept, *output.files.get("retracted", ()))
-    widens = applies or (job.input.revises and _lacks_retracted(job))
+    widens = applies or (job.input.rule.revises and _lacks_retracted(job))
     if ends is not None or applies:
         removes = () if replaced is None else replaced.files
         windows = _replaced_windows(job)

@@ -76,7 +76,9 @@ class MemoryBatch:
     def of(cls, batch: Input, writer: MemoryWriter, judged: NewRows | None, output: Output) -> Self:
         """The output of ``batch`` from the rows that ``writer`` has kept."""
         results = [*writer.tables("sink"), *writer.tables("retracted")]
-        return cls([with_retracted(rows) for rows in results] if batch.revises else results, writer.tables("state"), judged, output.counts)
+        return cls(
+            [with_retracted(rows) for rows in results] if batch.rule.revises else results, writer.tables("state"), judged, output.counts
+        )
 
 
 def compute(batch: Input, state: State, new: NewRows | None, emission: Emission) -> MemoryBatch:

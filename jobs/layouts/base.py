@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-import numpy as np
 import pyarrow as pa
 
 from windowmill.jobs.layouts import limits
@@ -30,21 +29,13 @@ if TYPE_CHECKING:
     from windowmill.jobs.schedulers.local import NewRows
     from windowmill.windowing.columnar.positions import PositionStage
     from windowmill.windowing.columnar.slices import RowColumns
-    from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.layouts import StateLayout
     from windowmill.windowing.slicing.edges import WindowGrid
+    from windowmill.windowing.spec import Pipeline
 
 New = TypeVar("New")
 #: Number of rows that this process advances together. More are divided by key into shares, so that the memory of one serves the next.
 SHARE_ROWS = 1 << 17
-
-
-@dataclass(frozen=True)
-class PartResult:
-    """What a part computed of a batch in this process: its counts, and the numbers of the rows that every window dropped as late."""
-
-    output: Output
-    refused: Ints
 
 
 @dataclass(frozen=True)
@@ -59,14 +50,6 @@ class Loaded:
         """Map the rows, and reduce them with the stored ones."""
         lifted = [] if self.rows is None else list(self.work.map([self.rows], None))
         return self.work.reduce(lifted, self.stored)
-
-    def compute(self, writer: RowWriter) -> PartResult:
-        """Compute complete windows and new state, and write them."""
-        output, refused = Output(), [np.empty(0, np.int64)]
-        for done in self.advanced():
-            output += written(writer, done)
-            refused.append(done.refused)
-        return PartResult(output, np.sort(np.concatenate(refused)))
 
 
 def written(writer: RowWriter, done: Advanced) -> Output:
@@ -145,102 +128,73 @@ class MapReduce(Protocol):
     @property
     def reading(self) -> RowColumns:
         """The columns that it reads of a new row."""
-        ...
 
     @property
     def keys(self) -> Mapping[str, str]:
         """Name of each key column in new rows -> its name in stored rows."""
-        ...
 
     @property
     def width(self) -> int | None:
         """How many numbers map keeps of a new row; null if there is no bound."""
-        ...
 
     @property
     def most_readers(self) -> int:
         """How many tasks may each read all rows for their share of the keys, if that is more than one for each core."""
-        ...
 
     def are_few(self, n_rows: int) -> bool:
         """Whether one task should read and reduce ``n_rows`` new rows."""
-        ...
 
     def judged(self, rows: pa.Table) -> pa.Table:
         """What map takes of ``rows``, as of :func:`.lateness.with_arrival`: the usable ones, judged by the watermark at their arrival."""
-        ...
 
     def map(self, rows: Iterable[pa.Table], share: Share | None) -> Iterator[Lifted]:
         """Map judged ``rows`` in order of arrival; only those of a ``share`` of the keys, if given."""
-        ...
 
     def reduce(self, lifted: Sequence[Lifted], stored: pa.Table | None) -> Iterator[Advanced]:
         """Windows and new state of all rows of some keys."""
-        ...
 
 
-class Part(Protocol):
+class Part(ABC):
     """The windows of a pipeline with one state layout, and what a batch computes of them."""
 
-    @property
-    def name(self) -> StateLayout:
-        """State layout of these windows."""
-        ...
+    #: State layout of these windows.
+    name: ClassVar[StateLayout]
+    #: Columns of its state rows.
+    schema: pa.Schema
+    #: The columns that it reads of a new row.
+    reading: RowColumns
+    #: The grids of its windows if all are on grids: then a row's time alone decides whether it is too late. Else empty.
+    grids: Sequence[WindowGrid] = ()
+    #: Columns of which at least one has a value in each row of spans; empty if the part stores no spans.
+    spans: tuple[str, ...] = ()
+    #: Whether late rows of a backfill may have counted in windows that end after its range.
+    may_emit_past_range = True
+    #: Whether revisions need the watermark at the arrival of every row, not only of late ones.
+    needs_arrival_watermark = False
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of its state rows."""
-        ...
+    def __init__(self, batch: Input, pipeline: Pipeline) -> None:
+        #: The batch, with the pipeline of the part's windows alone.
+        self.batch = replace(batch, pipeline=pipeline)
 
-    @property
-    def reading(self) -> RowColumns:
-        """The columns that it reads of a new row."""
-        ...
-
-    @property
-    def grids(self) -> Sequence[WindowGrid]:
-        """The grids of its windows if all are on grids: then a row's time alone decides whether it is too late. Else empty."""
-        ...
-
-    @property
-    def spans(self) -> Sequence[str]:
-        """Columns of which at least one has a value in each row of spans; empty if the part stores no spans."""
-        ...
-
-    @property
-    def may_emit_past_range(self) -> bool:
-        """Whether late rows of a backfill may have counted in windows that end after its range."""
-        ...
-
-    @property
-    def needs_arrival_watermark(self) -> bool:
-        """Whether revisions need the watermark at the arrival of every row, not only of late ones."""
-        ...
-
-    @property
-    def batch(self) -> Input:
-        """The batch, with the pipeline of the part's windows alone."""
-        ...
-
+    @abstractmethod
     def judged(self, new: NewRows | None) -> pa.Table | None:
         """The rows of a small batch as :meth:`load` takes them; raises ``TooLargeError`` if they are too many."""
-        ...
 
+    @abstractmethod
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> StateWanted | None:
         """The rows of the state that the batch needs; null if it needs none.
 
         ``has_rows``: whether there are new rows. ``revised_after``: lower bound of the ends of the windows that late rows of the batch
         revise; null if they revise none.
         """
-        ...
 
+    @abstractmethod
     def map_reduce(self, emission: Emission, *, has_late: bool) -> MapReduce:
         """How the part is computed by map and reduce; ``has_late`` is whether any of the rows may be late."""
-        ...
 
+    @abstractmethod
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
         """A small batch of :meth:`judged` new rows and :meth:`wanted` stored ones; raises ``TooLargeError`` if it is too large."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,32 +260,11 @@ class Keyed:
                 yield self.advance(of_rows.get(number, rows.slice(0, 0)), of_stored.get(number, stored.slice(0, 0)))
 
 
-class KeyedPart(ABC):
-    """A part whose state is advanced key by key; ``batch`` has the pipeline of the part's windows alone."""
+class KeyedPart(Part):
+    """A part whose state is advanced key by key."""
 
-    name: ClassVar[StateLayout]
-    grids: Sequence[WindowGrid] = ()
-    spans: Sequence[str] = ()
-    may_emit_past_range = True
-    needs_arrival_watermark = False
-
-    def __init__(self, batch: Input) -> None:
-        self.batch = batch
-
-    @property
-    @abstractmethod
-    def reading(self) -> RowColumns:
-        """What the part reads of a new row."""
-
-    @property
-    @abstractmethod
-    def rows(self) -> pa.Schema:
-        """Columns of a new row."""
-
-    @property
-    @abstractmethod
-    def schema(self) -> pa.Schema:
-        """Columns of stored rows."""
+    #: Columns of a new row.
+    rows: pa.Schema
 
     @abstractmethod
     def keyed(self, emission: Emission) -> Keyed:

@@ -105,7 +105,7 @@ def _columns(part: Part, before: Part) -> dict[str, str]:
     # Columns of live rows have other names where the table has other parts, too.
     renamed = {}
     if part.name == "live rows":
-        live, stored_live = (cast("LiveRowPart", each).labels for each in (part, before))
+        live, stored_live = (cast("LiveRowPart", each).reading.labels for each in (part, before))
         renamed = {label: stored_live[name] for name, label in live.items() if name in stored_live}
     for field in rest:
         found[field.name] = renamed.get(field.name, field.name)
@@ -185,7 +185,8 @@ def _kept(each: CarriedPart, rows: pa.Table) -> pa.Table:
     if part.name == "positions":
         return rows.filter(pc.is_in(rows.column(SEQUENCE), pa.array(cast("PositionPart", part).sequences, pa.string())))
     if part.name == "live rows" and _windows(part) != _windows(each.before):
-        held = reduce(pc.or_, (rows.column(name).fill_null(False) for name in cast("LiveRowPart", part).held))
+        tables = cast("LiveRowPart", part).reading.log.tables
+        held = reduce(pc.or_, (rows.column(table.held).fill_null(False) for table in tables if table.held))
         free = pc.and_(pc.equal(rows.column(KIND), ROW), pc.invert(held))
         return rows.set_column(rows.schema.get_field_index(KIND), rows.schema.field(KIND), pc.if_else(free, GONE, rows.column(KIND)))
     return rows

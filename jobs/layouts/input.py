@@ -136,6 +136,16 @@ class Input:
     check: RowCheck | None = None
     #: Gaps of the sessions of which the stored state stays, so that the batch writes none of theirs.
     kept_gaps: tuple[int, ...] = ()
+    #: Whether rows come with the column ``UNREAD``.
+    has_unread: bool = False
+    #: Whether the batch may read state; a backfill, and a batch that replaces the state, read only the source.
+    reads_state: bool = True
+    #: Whether the batch recomputes windows that earlier ones have emitted, as a backfill of a running pipeline does.
+    recomputes_range: bool = False
+    #: Whether this process computes the batch only within :mod:`.limits`, because Spark would compute a larger one.
+    is_limited: bool = False
+    #: Whether this is all of a bounded input, and not a batch among others.
+    is_bounded: bool = False
 
     @property
     def keys(self) -> dict[str, pa.DataType]:
@@ -147,11 +157,6 @@ class Input:
         """The event times of the rows."""
         return EventTimes(self.pipeline, self.latest, self.has_unread)
 
-    @property
-    def has_unread(self) -> bool:
-        """Whether rows come with the column ``UNREAD``."""
-        return False
-
     @cached_property
     def sink_schema(self) -> pa.Schema:
         """Columns of a result row."""
@@ -160,37 +165,12 @@ class Input:
     @property
     def restores(self) -> bool:
         """Whether the batch reads state: that of earlier batches, if there are any."""
-        return self.batch > 0
+        return self.batch > 0 and self.reads_state
 
     @cached_property
     def rule(self) -> LatenessRule:
         """The pipeline's rule of which rows are late."""
         return LatenessRule.of(self.pipeline)
-
-    @property
-    def revises(self) -> bool:
-        """Whether late rows bring revisions."""
-        return self.rule.revises
-
-    @property
-    def lateness(self) -> int:
-        """Lateness in ticks of the axis."""
-        return self.rule.lateness
-
-    @property
-    def recomputes_range(self) -> bool:
-        """Whether the batch recomputes windows that earlier ones have emitted, as a backfill of a running pipeline does."""
-        return False
-
-    @property
-    def is_limited(self) -> bool:
-        """Whether this process computes the batch only within :mod:`.limits`, because Spark would compute a larger one."""
-        return False
-
-    @property
-    def is_bounded(self) -> bool:
-        """Whether this is all of a bounded input, and not a batch among others."""
-        return False
 
     def emission(self, seen: int | None) -> Emission:
         """The emission of this batch, after which ``seen`` is the greatest event time so far."""
@@ -254,6 +234,10 @@ class TableInput(SourceInput):
             latest=latest,
             check=check,
             kept_gaps=plan.keeps_gaps,
+            has_unread=source.has_unread,
+            reads_state=plan.reads_state,
+            recomputes_range=plan.range is not None and not plan.builds_state,
+            is_limited=True,
             runnable=runnable,
             plan=plan,
             source=source,
@@ -265,23 +249,6 @@ class TableInput(SourceInput):
     def files(self) -> Sequence[AddedFile]:
         """The source's files in order of arrival."""
         return self.reading.files
-
-    @property
-    def has_unread(self) -> bool:
-        return self.source.has_unread
-
-    @property
-    def restores(self) -> bool:
-        """Whether the batch reads state; a backfill, and a batch that replaces the state, read only the source."""
-        return super().restores and self.plan.reads_state
-
-    @property
-    def recomputes_range(self) -> bool:
-        return self.plan.range is not None and not self.builds_state
-
-    @property
-    def is_limited(self) -> bool:
-        return True
 
     def emission(self, seen: int | None, *, emits_within_range_only: bool = True) -> Emission:
         """The emission of this batch; see :func:`emission_of`."""

@@ -208,11 +208,6 @@ def usable(rows: pa.Table) -> pa.Table:
     return rows if reason.null_count == rows.num_rows else rows.filter(pc.is_null(reason))
 
 
-def for_slices(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -> pa.Table:
-    """:func:`to_lift` of ``rows``, judged as by :func:`judged_at`."""
-    return to_lift(judged_at(rows, rule, grids))
-
-
 def to_lift(rows: pa.Table) -> pa.Table:
     """The usable ``rows`` and, so that they are counted, those that came too late; without the columns of reasons and places."""
     chosen = pc.is_null(rows.column(REASON))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -17,9 +16,6 @@ from windowmill.windowing.columnar.keyed import PartitionTask, StateLog
 from windowmill.windowing.columnar.results import Advanced
 from windowmill.windowing.layouts import Rows
 from windowmill.windowing.spec import Pipeline
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True)
@@ -60,10 +56,15 @@ class LiveRowReading:
         own += [(name, self.types[name]) for name in dict.fromkeys(self.source_columns)]
         return pa.schema([*own, *((name, pa.bool_()) for name in self.log.conditions)])
 
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """Columns of the state for columns of the source, and of conditions, that live rows keep."""
+        return dict(self.log.columns_of_fresh()) | dict(self.log.conditions)
+
     def labelled(self, rows: pa.Table) -> pa.Table:
         """``rows`` with the columns of ``schema``, as those of ``log.fresh_schema``."""
         schema, log = self.log.fresh_schema, self.log
-        labels = dict(log.columns_of_fresh()) | dict(log.conditions)
+        labels = self.labels
         columns = {labels.get(name, name): rows.column(name) for name in rows.column_names}
         columns |= {label: columns[label].fill_null(False) for label in log.conditions.values()}
         return pa.table({name: columns[name] for name in schema.names}, schema=schema)
@@ -73,45 +74,25 @@ class LiveRowPart(KeyedPart):
     """Computes the windows that keep live rows."""
 
     name = "live rows"
+    reading: LiveRowReading
     needs_arrival_watermark = True
 
     def __init__(self, batch: Input, rows: Rows) -> None:
-        super().__init__(replace(batch, pipeline=rows.pipeline))
+        super().__init__(batch, rows.pipeline)
         log = StateLog(rows.pipeline, batch.types, rows.pipeline.conditions(), shared=rows.shared)
-        self._reading = LiveRowReading(rows.pipeline, batch.types, log)
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._reading.log.schema
-
-    @property
-    def labels(self) -> Mapping[str, str]:
-        """Columns of the state for columns of the source, and of conditions, that live rows keep."""
-        return dict(self._reading.log.columns_of_fresh()) | dict(self._reading.log.conditions)
-
-    @property
-    def held(self) -> tuple[str, ...]:
-        """Columns of the state that say which windows hold a live row, and how."""
-        return tuple(table.held for table in self._reading.log.tables if table.held)
-
-    @property
-    def reading(self) -> LiveRowReading:
-        return self._reading
-
-    @property
-    def rows(self) -> pa.Schema:
-        return self.reading.schema
+        self.reading = LiveRowReading(rows.pipeline, batch.types, log)
+        self.rows, self.schema = self.reading.schema, log.schema
 
     def keyed(self, emission: Emission) -> Keyed:
         batch, reading = self.batch, self.reading
         clock, schema = emission.clock(batch.rule), batch.sink_schema
         task = PartitionTask(batch.pipeline, reading.log, schema, clock, batch.batch, keep=batch.builds_state)
         own = partial(advance, reading, task, emission.ends, batch.check)
-        return Keyed(reading, reading.schema, self.schema, reading.log.keys, own, batch.lateness)
+        return Keyed(reading, reading.schema, self.schema, reading.log.keys, own, batch.rule.lateness)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> EntriesWanted | None:  # noqa: ARG002
         """All entries of the keys that have new rows or are due by the watermark."""
-        batch, log = self.batch, self._reading.log
+        batch, log = self.batch, self.reading.log
         if not batch.restores:
             return None
         # A user's function sees all columns of the source, also those added later.

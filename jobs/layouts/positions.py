@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from windowmill.jobs.layouts.base import Keyed, KeyedPart, PositionsWanted
 from windowmill.jobs.layouts.input import Emission, Input
@@ -13,9 +11,6 @@ from windowmill.windowing.columnar.position_batch import advance
 from windowmill.windowing.columnar.positions import PositionStage, PositionState
 from windowmill.windowing.layouts import Positions
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 
 class PositionPart(KeyedPart):
     """Computes windows over positions."""
@@ -23,27 +18,13 @@ class PositionPart(KeyedPart):
     name = "positions"
 
     def __init__(self, batch: Input, positions: Positions) -> None:
-        super().__init__(replace(batch, pipeline=positions.pipeline))
+        super().__init__(batch, positions.pipeline)
         self._layout = positions.layout
         self._columns = PositionState(positions.pipeline, batch.types, positions.layout)
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._columns.stored_schema
-
-    @property
-    def reading(self) -> PositionStage:
-        batch = self.batch
-        return self._stage(Emission(batch.seen, batch.emitted, AXIS_BEGIN, AXIS_BEGIN))
-
-    @property
-    def sequences(self) -> tuple[str, ...]:
-        """Names of the sequences that its windows form."""
-        return tuple(self._columns.sequences)
-
-    @property
-    def rows(self) -> pa.Schema:
-        return self._columns.rows
+        self.rows, self.schema = self._columns.rows, self._columns.stored_schema
+        #: Names of the sequences that its windows form.
+        self.sequences = tuple(self._columns.sequences)
+        self.reading = self._stage(Emission(batch.seen, batch.emitted, AXIS_BEGIN, AXIS_BEGIN))
 
     def _stage(self, emission: Emission) -> PositionStage:
         batch = self.batch
@@ -62,7 +43,7 @@ class PositionPart(KeyedPart):
 
     def keyed(self, emission: Emission) -> Keyed:
         stage = self._stage(emission)
-        return Keyed(stage, self.rows, self.schema, {key: key for key in stage.keys}, partial(advance, stage), self.batch.lateness)
+        return Keyed(stage, self.rows, self.schema, {key: key for key in stage.keys}, partial(advance, stage), self.batch.rule.lateness)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> PositionsWanted | None:  # noqa: ARG002
         """Rows of the keys that have new rows or are due."""

@@ -24,30 +24,20 @@ class SessionPart(KeyedPart):
     """Computes sessions; ``gaps`` are their distinct gaps."""
 
     name = "sessions"
+    reading: SessionStage
 
     def __init__(self, batch: Input, sessions: Sessions) -> None:
-        super().__init__(replace(batch, pipeline=sessions.pipeline))
-        self._stage, self.gaps = stage_of(self.batch, sessions), sessions.gaps
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._stage.schema.append(pa.field(SUM, pa.int64()))
-
-    @property
-    def reading(self) -> SessionStage:
-        return self._stage
-
-    @property
-    def rows(self) -> pa.Schema:
-        return self._stage.rows
+        super().__init__(batch, sessions.pipeline)
+        self.reading, self.gaps = stage_of(self.batch, sessions), sessions.gaps
+        self.rows, self.schema = self.reading.rows, self.reading.schema.append(pa.field(SUM, pa.int64()))
 
     def keyed(self, emission: Emission) -> Keyed:
         closed = BEFORE if emission.emitted is None else emission.emitted
-        stage = replace(self._stage, closed=closed, ends=emission.ends)
+        stage = replace(self.reading, closed=closed, ends=emission.ends)
         own = partial(advance, stage)
         if self.batch.kept_gaps:
             own = partial(_leaving, self.batch.kept_gaps, own)
-        return Keyed(stage, stage.rows, self.schema, {key: key for key in stage.keys}, own, self.batch.lateness)
+        return Keyed(stage, stage.rows, self.schema, {key: key for key in stage.keys}, own, self.batch.rule.lateness)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> PartialsWanted | None:  # noqa: ARG002
         """The sessions that were open before the batch."""
@@ -81,7 +71,7 @@ def stage_of(batch: Input, sessions: Sessions) -> SessionStage:
         ends=None,
         keep=batch.builds_state,
         rows=row_schema(pipeline, batch.types, layout),
-        schema=fragment_schema(batch.keys, layout, revises=batch.revises, cuts=sessions.cuts),
+        schema=fragment_schema(batch.keys, layout, revises=batch.rule.revises, cuts=sessions.cuts),
         results=batch.sink_schema,
         check=batch.check,
     )

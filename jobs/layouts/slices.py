@@ -15,8 +15,9 @@ import pyarrow.compute as pc
 from windowmill.checkpoints.state.reading import WithSpans
 from windowmill.checkpoints.state.tables import slice_schema
 from windowmill.jobs.layouts import lateness, limits
-from windowmill.jobs.layouts.base import Lifted, Loaded, PartialsWanted, unchanged
+from windowmill.jobs.layouts.base import Lifted, Loaded, Part, PartialsWanted, unchanged
 from windowmill.jobs.layouts.input import Emission, Input
+from windowmill.jobs.layouts.lateness import usable
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, NUMBER_OF, REASON, SLICE, TIME, UNTIL_OF, WATERMARK_OF
@@ -29,7 +30,7 @@ from windowmill.windowing.columnar.slices import NodeStage, Revising, Sliced, Sl
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.grids import Nodes, Selection, Span
 from windowmill.windowing.kernels.lift import int64_of
-from windowmill.windowing.layouts import Slices, StateLayout
+from windowmill.windowing.layouts import Slices
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -39,46 +40,38 @@ if TYPE_CHECKING:
     from windowmill.windowing.watermark import LatenessRule
 
 
-@dataclass(frozen=True)
-class Slicing:
-    """The slices of a batch."""
+class SlicePart(Part):
+    """Computes windows on grids from slices; ``holds_nodes`` is whether the state before the batch may hold nodes over these."""
 
-    batch: Input
-    slices: Slices
-    #: The nodes that the state holds over the slices; null if it holds none.
-    nodes: Nodes | None = None
+    name = "slices"
+    reading: SliceStage
 
-    @classmethod
-    def over(cls, batch: Input, slices: Slices, *, holds_nodes: bool) -> Slicing:
-        """The slices of a batch; ``holds_nodes`` is whether the state before it may hold nodes."""
-        return cls(batch, slices, Nodes.of(slices.grids.grids) if holds_nodes else None)
-
-    @cached_property
-    def stage(self) -> SliceStage:
-        """Settings for lifting rows into slices."""
-        batch, layout = self.batch, self.slices.layout
-        pipeline, grids = batch.pipeline, self.slices.grids
-        kinds = {"nodes": self.nodes is not None, "intervals": grids.intervals, "revises": batch.revises}
+    def __init__(self, batch: Input, slices: Slices, *, holds_nodes: bool = False) -> None:
+        super().__init__(batch, slices.pipeline)
+        batch, layout, grids, ties = self.batch, slices.layout, slices.grids, slices.pipeline.time.tie_break
+        #: The nodes that the state holds over the slices; null if it holds none.
+        self._nodes = Nodes.of(grids.grids) if holds_nodes else None
+        self._slices, self.grids, self.spans = grids, grids.grids, last_columns(grids.known)
+        # Late rows of a backfill may have revised windows that end after its range.
+        self.may_emit_past_range = revises = batch.rule.revises
+        kinds = {"nodes": self._nodes is not None, "intervals": grids.intervals, "revises": revises}
         schema = slice_schema(batch.keys, layout, known=grids.known, **kinds)
-        intervals = IntervalLifting.of(pipeline.windows, grids.grids, clips=layout.clips) if grids.intervals else None
-        ties = pipeline.time.tie_break
-        return SliceStage(pipeline.keys, ties, layout, grids.edges, batch.batch, schema, batch.check, batch.revises, grids.known, intervals)
+        intervals = IntervalLifting.of(batch.pipeline.windows, grids.grids, clips=layout.clips) if grids.intervals else None
+        own = SliceStage(batch.pipeline.keys, ties, layout, grids.edges, batch.batch, schema, batch.check, revises, grids.known, intervals)
+        self.reading, self.schema = own, own.stored_schema
 
-    def judged(self, rows: pa.Table) -> pa.Table:
-        """New ``rows`` in order of arrival, judged by :func:`.lateness.judged`."""
-        return lateness.judged(rows, self.batch, self.slices.grids.grids)
+    def judged(self, new: NewRows | None) -> pa.Table | None:
+        """The rows in order of arrival, judged by :func:`.lateness.judged`."""
+        return None if new is None else lateness.judged(new.table, self.batch, self.grids)
 
-    def wanted(self, emission: Emission, revised_after: int | None = None) -> Span | Selection | WithSpans | None:
-        """The rows of the state that the batch needs; null if it needs none.
-
-        ``revised_after`` is a lower bound of the ends of the windows that late rows revise; null if they revise none.
-        """
-        slices, known = self._wanted_slices(emission, revised_after), self.slices.grids.known
+    def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> PartialsWanted | None:  # noqa: ARG002
+        slices = self._wanted_slices(emission, revised_after)
         # A batch that completes no window may still extend a key's span into windows that are already complete.
-        return WithSpans(slices, last_columns(known)) if known and self.batch.restores else slices
+        wanted = WithSpans(slices, self.spans) if self.spans and self.batch.restores else slices
+        return None if wanted is None else PartialsWanted(self.schema, wanted, self.batch.batch)
 
     def _wanted_slices(self, emission: Emission, revised_after: int | None) -> Span | Selection | None:
-        batch, nodes, grids = self.batch, self.nodes, self.slices.grids
+        batch, nodes, grids = self.batch, self._nodes, self._slices
         if not batch.restores:
             return None
         after, through = self._shown(emission)
@@ -101,63 +94,9 @@ class Slicing:
         batch = self.batch
         if batch.recomputes_range:
             closed = emission.after if emission.emitted is None else max(emission.after, emission.emitted)
-            return emission.after, emission.through if batch.revises else min(emission.through, closed)
+            return emission.after, emission.through if batch.rule.revises else min(emission.through, closed)
         after = emission.after if batch.emitted is None else batch.emitted + batch.rule.ahead
         return after, after if emission.emitted is None else max(after, emission.emitted + batch.rule.ahead)
-
-    def window_stage(self, emission: Emission) -> WindowStage:
-        """Settings for combining slices into windows and into new state."""
-        batch, grids = self.batch, self.slices.grids
-        keep_from = nodes = None
-        after, through = self._shown(emission)
-        revising = Revising(batch.lateness, emission.after) if batch.revises else None
-        if batch.builds_state:
-            keep_from = AXIS_BEGIN if emission.emitted is None else grids.first_slice_after(emission.emitted)
-            if self.nodes is not None and emission.emitted is not None:
-                before, now = AXIS_BEGIN if batch.emitted is None else batch.emitted, emission.emitted
-                ahead = batch.rule.ahead
-                nodes = NodeStage(self.nodes, before + ahead, now + ahead, closed_before=before, closed_through=now)
-        return WindowStage(self.stage, grids.named, after, through, keep_from, batch.sink_schema, nodes, revising, batch.restores)
-
-
-class SlicePart:
-    """Computes windows on grids from slices; ``holds_nodes`` is whether the state may hold nodes over these."""
-
-    name: StateLayout = "slices"
-    needs_arrival_watermark = False
-
-    def __init__(self, batch: Input, slices: Slices, *, holds_nodes: bool) -> None:
-        self.batch = replace(batch, pipeline=slices.pipeline)
-        self._slicing = Slicing.over(self.batch, slices, holds_nodes=holds_nodes)
-
-    @property
-    def schema(self) -> pa.Schema:
-        return self._slicing.stage.stored_schema
-
-    @property
-    def reading(self) -> SliceStage:
-        return self._slicing.stage
-
-    @property
-    def grids(self) -> Sequence[WindowGrid]:
-        return self._slicing.slices.grids.grids
-
-    @property
-    def spans(self) -> Sequence[str]:
-        return last_columns(self._slicing.slices.grids.known)
-
-    @property
-    def may_emit_past_range(self) -> bool:
-        # Late rows of a backfill may have revised windows that end after its range.
-        return self.batch.revises
-
-    def judged(self, new: NewRows | None) -> pa.Table | None:
-        """The rows in order of arrival, judged by :func:`.lateness.judged`."""
-        return None if new is None else self._slicing.judged(new.table)
-
-    def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> PartialsWanted | None:  # noqa: ARG002
-        wanted = self._slicing.wanted(emission, revised_after)
-        return None if wanted is None else PartialsWanted(self.schema, wanted, self.batch.batch)
 
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
         work = self.map_reduce(emission, has_late=rows is not None and LATE in rows.column_names)
@@ -169,9 +108,22 @@ class SlicePart:
 
     def map_reduce(self, emission: Emission, *, has_late: bool) -> SliceMapReduce:
         # Rows that are late for some window need the marks that only slices have.
-        if self.batch.is_bounded and self._slicing.slices.grids.intervals and not has_late:
-            return EventMapReduce(self._slicing.window_stage(emission), self.grids, None, self.batch.pipeline)
-        return SliceMapReduce.of(self._slicing, emission, self.batch.rule if has_late else None)
+        if self.batch.is_bounded and self._slices.intervals and not has_late:
+            return EventMapReduce(self._window_stage(emission), self.grids, None, self.batch.pipeline)
+        return SliceMapReduce(self._window_stage(emission), self.grids, self.batch.rule if has_late else None)
+
+    def _window_stage(self, emission: Emission) -> WindowStage:
+        """Settings for combining slices into windows and into new state."""
+        batch, grids, rule = self.batch, self._slices, self.batch.rule
+        keep_from = nodes = None
+        after, through = self._shown(emission)
+        revising = Revising(rule.lateness, emission.after) if rule.revises else None
+        if batch.builds_state:
+            keep_from = AXIS_BEGIN if emission.emitted is None else grids.first_slice_after(emission.emitted)
+            if self._nodes is not None and emission.emitted is not None:
+                before, now = AXIS_BEGIN if batch.emitted is None else batch.emitted, emission.emitted
+                nodes = NodeStage(self._nodes, before + rule.ahead, now + rule.ahead, closed_before=before, closed_through=now)
+        return WindowStage(self.reading, grids.named, after, through, keep_from, batch.sink_schema, nodes, revising, batch.restores)
 
 
 @dataclass(frozen=True)
@@ -185,11 +137,6 @@ class SliceMapReduce:
     grids: Sequence[WindowGrid]
     rule: LatenessRule | None
     most_readers: ClassVar[int] = 0
-
-    @staticmethod
-    def of(slicing: Slicing, emission: Emission, rule: LatenessRule | None) -> SliceMapReduce:
-        """Map and reduce of the windows of ``slicing``."""
-        return SliceMapReduce(slicing.window_stage(emission), slicing.slices.grids.grids, rule)
 
     @property
     def reading(self) -> SliceStage:
@@ -211,7 +158,7 @@ class SliceMapReduce:
 
     def judged(self, rows: pa.Table) -> pa.Table:
         if self.rule is not None:
-            return lateness.for_slices(rows, self.rule, self.grids)
+            return lateness.to_lift(lateness.judged_at(rows, self.rule, self.grids))
         rows = lateness.to_lift(rows)
         return rows.drop_columns([name for name in (NUMBER_OF, WATERMARK_OF) if name in rows.column_names])
 
@@ -225,12 +172,7 @@ class SliceMapReduce:
     def parts(self, lifted: Sequence[Lifted], stored: pa.Table | None) -> list[Sliced]:
         """All slices: ``stored`` ones first."""
         parts = [] if stored is None else list(slices.restored(self.reading, stored.combine_chunks().to_batches()))
-        return [*parts, *(Sliced(each.rows, *_counts_of(each)) for each in lifted)]
-
-
-def _counts_of(lifted: Lifted) -> tuple[int, int, tuple[int, ...]]:
-    rows, late, *missed = lifted.counts or (0, 0)
-    return rows, late, tuple(missed)
+        return [*parts, *(Sliced(each.rows, n[0], n[1], n[2:]) for each in lifted for n in [each.counts or (0, 0)])]
 
 
 @dataclass(frozen=True)
@@ -251,7 +193,7 @@ class EventMapReduce(SliceMapReduce):
 def _without_idle_spans(stored: pa.Table, rows: pa.Table | None, stage: WindowStage) -> pa.Table:
     """``stored`` without the spans of keys that have no windows in this batch."""
     slices, keys = stored.filter(pc.is_valid(stored.column(SLICE))), list(stage.slices.keys)
-    touched = slices.select(keys) if rows is None else pa.concat_tables([slices.select(keys), _usable(rows).select(keys)])
+    touched = slices.select(keys) if rows is None else pa.concat_tables([slices.select(keys), usable(rows).select(keys)])
     # Without key columns a table of keys would have no rows.
     needed = _spans(stored, stage).needed(touched, stage.after) if keys else stored.filter(pc.is_null(stored.column(SLICE)))
     return pa.concat_tables([slices, needed])
@@ -262,17 +204,13 @@ def _spans(stored: pa.Table, stage: WindowStage) -> known_spans.StoredSpans:
     return known_spans.StoredSpans(own.known, stage.known_grids, own.keys, stored.filter(pc.is_null(stored.column(SLICE))))
 
 
-def _usable(rows: pa.Table) -> pa.Table:
-    return rows.filter(pc.is_null(rows.column(REASON)))
-
-
 def _check_fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> None:
     """Raise ``TooLargeError`` if the partials of these rows, or the windows of rows and slices, are too many for this process."""
     tables = [table for table in (rows, stored) if table is not None and table.num_rows]
     if not tables:
         return
     if rows is not None:
-        _check_partials(_usable(rows), stage.slices)
+        _check_partials(usable(rows), stage.slices)
     instants = [
         *((rows, name) for name in (TIME, UNTIL_OF) if rows is not None and name in rows.column_names),
         (stored, SLICE),
@@ -284,11 +222,12 @@ def _check_fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowSta
     if not lows:
         return
     _, n_keys = codes_of(tables, stage.slices.keys)
-    ends = sum(_ends(grid, max(stage.after, min(lows)), stage.through, max(highs)) for _, grid in stage.grids)
+    begin = max(stage.after, min(lows))
+    ends = sum(grid.count_ends(begin, min(stage.through, grid.last_end_holding(max(highs)))) for _, grid in stage.grids)
     revised = 0 if rows is None or stage.revising is None else _revised(rows, stage.revising, stage)
     later = 0
     if rows is not None and stored is not None and stage.slices.known:
-        later = _spans(stored, stage).most_shown_later(_usable(rows), stage.after)
+        later = _spans(stored, stage).most_shown_later(usable(rows), stage.after)
     most = limits.rows_within(limits.MAX_RESULTS, stage.slices.layout)
     most_results = n_keys * ends + revised + later
     if most_results > most and _most_with_rows(rows, stored, stage) + revised > most:
@@ -303,7 +242,7 @@ def _most_with_rows(rows: pa.Table | None, stored: pa.Table | None, stage: Windo
     own = stage.slices
     if own.known or own.intervals is not None or stage.nodes is not None:
         return inf
-    n_slices = (0 if rows is None else _n_partials(_usable(rows), own)) + (0 if stored is None else stored.num_rows)
+    n_slices = (0 if rows is None else _n_partials(usable(rows), own)) + (0 if stored is None else stored.num_rows)
     # A window that holds a slice ends after the slice's start, and at most its own length after it.
     return n_slices * sum(grid.most_ends(grid.longest - 1) for _, grid in stage.grids)
 
@@ -336,7 +275,3 @@ def _revised(rows: pa.Table, revising: Revising, stage: WindowStage) -> int:
     times, stops = spans_of(late) if UNTIL_OF in late.column_names else (np.zeros(len(late), np.int64),) * 2
     ends = (grid.most_ends(np.minimum(grid.longest + (stops - times), revising.lateness)) for _, grid in stage.grids)
     return sum(int(each.sum()) for each in ends)
-
-
-def _ends(grid: WindowGrid, after: int, through: int, last: int) -> int:
-    return grid.count_ends(after, min(through, grid.last_end_holding(last)))

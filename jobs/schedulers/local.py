@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from windowmill.jobs import json_lines
 from windowmill.jobs.layouts import lateness, limits
-from windowmill.jobs.layouts.base import BatchSurvey, emits_within_range_only
+from windowmill.jobs.layouts.base import BatchSurvey, emits_within_range_only, written
 from windowmill.jobs.layouts.lateness import JUDGED_BY, numbers_of, revised_after, seen_after, too_late_among
 from windowmill.jobs.layouts.output import Output, RowWriter, combine_counts, restored_kinds
 from windowmill.jobs.sources.plain_files import NotPlainError
@@ -49,7 +49,7 @@ class NewRows:
 
         A point event ends at its time.
         """
-        marked = lateness.marked(lateness.arrived(self.table, batch), batch.lateness)
+        marked = lateness.marked(lateness.arrived(self.table, batch), batch.rule.lateness)
         return lateness.usable(marked).select(schema.names).cast(schema)
 
     def without(self, too_late: Ints, batch: Input) -> Self:
@@ -159,7 +159,7 @@ def survey(batch: TableInput, parts: Sequence[Part], given: pa.Table | None) -> 
 def load(part: Part, new: NewRows | None, emission: Emission, state: State) -> Loaded:
     """Load a small batch of a part in this process; raises ``TooLargeError`` if its state or windows turn out to be too large."""
     rows, batch = part.judged(new), part.batch
-    wanted = part.wanted(emission, has_rows=bool(rows), revised_after=revised_after(rows, batch.lateness))
+    wanted = part.wanted(emission, has_rows=bool(rows), revised_after=revised_after(rows, batch.rule.lateness))
     stored = None
     if wanted is not None:
         stored = wanted.read(state, rows, limits.state_read(part.reading.layout, limited=batch.is_limited))
@@ -172,14 +172,21 @@ def compute_parts(
     new: Rows | None, parts: Sequence[Part], loaded: Sequence[Loaded], batch: Input, writer: RowWriter
 ) -> tuple[Output, Rows | None]:
     """Compute the ``loaded`` batch of each part in this process, and write it; returns the counts, and the new rows, judged."""
-    done = [each.compute(writer) for each in loaded]
+    done: list[Output] = []
+    refusing: list[Ints] = []
+    for part, each in zip(parts, loaded, strict=True):
+        output, numbers = Output(), [np.empty(0, np.int64)]
+        for some in each.advanced():
+            output += written(writer, some)
+            numbers.append(some.refused)
+        done.append(output)
+        refusing += [] if part.grids else [np.concatenate(numbers)]
     refused, judged = 0, None
     if new is not None:
-        refusing = [each.refused for part, each in zip(parts, done, strict=True) if not part.grids]
         too_late = refused_by_all(new, refusing, [grid for part in parts for grid in part.grids], batch)
         refused, judged = len(too_late), new.without(too_late, batch)
     restored = (Output(counts=Counts(state_restored=restored_kinds(each.stored))) for each in loaded)
-    return sum(restored, combine_counts(parts, [each.output for each in done], refused)), judged
+    return sum(restored, combine_counts(parts, done, refused)), judged
 
 
 def refused_by_all(new: NewRows, refusing: Sequence[Ints], grids: Sequence[WindowGrid], batch: Input) -> Ints:

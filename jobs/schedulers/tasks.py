@@ -189,7 +189,7 @@ def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> Bat
     stops = emits_within_range_only(batch, parts)
     if not batch.files:
         return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=stops))
-    every = batch.revises and any(part.needs_arrival_watermark for part in parts)
+    every = batch.rule.revises and any(part.needs_arrival_watermark for part in parts)
     new: FileRows | NumberedRows | None = FileRows.surveyed(spark, batch, [part.reading for part in parts], every=every)
     if new is None:
         new = NumberedRows.surveyed(read(batch, spark), batch, every=every)
@@ -199,7 +199,7 @@ def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> Bat
 def load(part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: DeltaState, spark: SparkSession) -> Exchange:
     """Load a batch of any size of a part."""
     batch, survey = part.batch, None if new is None else new.survey
-    revised_after = survey.low if survey is not None and batch.revises else None
+    revised_after = survey.low if survey is not None and batch.rule.revises else None
     wanted = part.wanted(emission, has_rows=new is not None, revised_after=revised_after)
     stored = None
     if wanted is not None and is_table(state.name):

@@ -77,18 +77,6 @@ def arrived(rows: list[Row], files: Files | None = None, source: pa.Schema = SOU
     return whole
 
 
-class LimitedInput(Input):
-    """A batch that Spark would compute if it were too large for this process."""
-
-    is_limited: Any = True
-
-
-class BackfillInput(Input):
-    """The rows of a backfill's range, whose windows have been shown before."""
-
-    recomputes_range: Any = True
-
-
 class Run:
     """The batches of a pipeline, each computed as a small one is, over what maintenance leaves of a state in memory, or a state table.
 
@@ -102,8 +90,6 @@ class Run:
         Whether an orchestrator vouches for intervals.
     """
 
-    kind: type[Input] = LimitedInput
-
     def __init__(
         self, pipeline: Pipeline, path: str | None = None, *, nodes: bool = False, vouched: bool = False, source: pa.Schema | None = None
     ) -> None:
@@ -111,7 +97,8 @@ class Run:
             source = SOURCE if pipeline.time.unit is None else SOURCE.set(SOURCE.get_field_index("t"), pa.field("t", pa.int64()))
         lasting = [pa.field("e", pa.timestamp("us", "UTC"))] if pipeline.time.end == "e" else []
         types = Columns.of(Schema.from_arrow(pa.schema([*source, *lasting])).to_json()).arrow
-        self.base: dict[str, Any] = {"pipeline": pipeline, "types": types, "builds_state": True, "check": RowCheck(path or "state")}
+        check = RowCheck(path or "state")
+        self.base: dict[str, Any] = {"pipeline": pipeline, "types": types, "builds_state": True, "check": check, "is_limited": True}
         self.pipeline, self.path, self.nodes, self.vouched, self.source = pipeline, path, nodes, vouched, source
         self.divided = divide(pipeline, types)
         self.memory = MemoryState()
@@ -143,7 +130,7 @@ class Run:
         by_file = (self._after,) * len(files.commits) if self.vouched else None
         progress = {"batch": self.batch, "seen": self.seen, "emitted": self.emitted, "closed_by_file": by_file, "commits": files.commits}
         ended = rows is None
-        batch = self.kind(**self.base | {"builds_state": not ended, "ended": ended}, **progress)
+        batch = Input(**self.base | {"builds_state": not ended, "ended": ended}, **progress)
         new = None if rows is None else NewRows(arrived(rows, files, self.source))
         emission = self._emission(batch, new, vouched)
         parts = self.parts(batch)
@@ -162,7 +149,7 @@ class Run:
 
     def backfill(self, rows: list[Row], begin: int, end: int) -> MemoryBatch:
         """What a backfill of the window ends in (``begin``, ``end``] makes of all ``rows``."""
-        batch = BackfillInput(**self.base | {"builds_state": False})
+        batch = Input(**self.base | {"builds_state": False, "recomputes_range": True})
         return self._compute(batch, self.parts(batch), NewRows(arrived(rows, source=self.source)), Emission(None, end, begin, end))[0]
 
     def _compute(self, batch: Input, parts: list[Part], new: NewRows | None, emission: Emission) -> tuple[MemoryBatch, list[pa.Table]]:
@@ -175,7 +162,7 @@ class Run:
     def load(self, rows: list[Row], emission: Emission | None = None) -> None:
         """Load a batch of ``rows``; raises ``TooLargeError`` if this process leaves it to Spark."""
         batch, new = (
-            self.kind(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted),
+            Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted),
             NewRows(arrived(rows, source=self.source)),
         )
         for part in self.parts(batch):

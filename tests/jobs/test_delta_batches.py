@@ -17,6 +17,7 @@ from tests.jobs.batches import Run, check, feed, place
 from tests.jobs.drawn import Row, at, pipeline_of
 from tests.jobs.test_position_batches import in_pieces
 from tests.strategies import ARRIVALS, shared
+from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.output import FLATFAT
 from windowmill.windowing.columnar.added_columns import BATCH, KIND
 from windowmill.windowing.columnar.position_deltas import STRIDE
@@ -89,7 +90,7 @@ def test_any_cut_gives_the_same_bits_and_the_rows_of_the_oracle(window, seed, cu
 def test_windows_of_one_delta_share_their_nodes():
     own = by("f", 2.5, {"count": 7})
     run = Run(deltas(own, own | {"trigger": {"delta": {"column": "i", "by": 1}}}, own | {"idle_after": "50 minutes"}))
-    [part] = run.parts(run.kind(**run.base))
+    [part] = run.parts(Input(**run.base))
     assert sorted(map(len, part.reading.state.sequences.values())) == [1, 2]  # type: ignore[attr-defined]
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.jobs.batches import Run, check, in_minutes, shown
 from tests.jobs.drawn import COUNTS, GRIDS, MINUTE, OBJECTS, at, cuts, inputs, pipeline_of, some, streams
 from tests.strategies import Arrival
-from windowmill.jobs.layouts.input import Emission, Input
+from windowmill.jobs.layouts.input import Emission
 from windowmill.jobs.layouts.limits import TooLargeError
 from windowmill.windowing.columnar.added_columns import LEVEL, SLICE
 from windowmill.windowing.columnar.known_spans import last_of, span_columns
@@ -132,7 +132,7 @@ def test_a_window_far_from_the_others_is_refused_before_the_work():
     last = rows[-1]["t"]
     with pytest.raises(TooLargeError, match="result rows at most"):
         run.load(rows, Emission(last, last, run.emitted or 0, last))
-    run.kind = Input
+    run.base["is_limited"] = False
     with pytest.raises(LimitExceededError, match="window seconds: one key would have 60,0"):
         run.step(rows, 1)
 

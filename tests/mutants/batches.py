@@ -167,14 +167,14 @@ MUTANTS = {
     f"{REVISED_BATCHES}a_batch_reads_the_slices_of_the_windows_that_its_late_rows_revise": [
         (
             "slices-of-revised-windows-not-read",
-            "jobs.layouts.slices:Slicing._wanted_slices",
+            "jobs.layouts.slices:SlicePart._wanted_slices",
             instead("_1 if _ is None else min(_1, _)", "_1"),
         ),
     ],
     f"{INTERVAL_BATCHES}a_batch_reads_the_events_that_reach_into_the_windows_that_its_late_rows_revise": [
         (
             "events-that-reach-into-revised-windows-not-read",
-            "jobs.layouts.slices:Slicing._wanted_slices",
+            "jobs.layouts.slices:SlicePart._wanted_slices",
             instead("replace(_1, reaching=_2.spans_of_starts(_, _3))", "replace(_1, reaching=_2.spans_of_starts(after, _3))"),
         ),
     ],

@@ -127,7 +127,7 @@ MUTANTS = {
     f"{EMPTY_BATCHES}an_idle_key_gets_its_empty_windows_with_its_next_event": [
         (
             "spans-not-read-in-a-batch-that-completes-nothing",
-            "jobs.layouts.slices:Slicing.wanted",
+            "jobs.layouts.slices:SlicePart.wanted",
             instead("_1 if _2 and self.batch.restores else _3", "_1 if _2 and self.batch.restores and _3 is not None else _3"),
         ),
         ("spans-of-idle-keys-not-read", "windowing.columnar.known_spans:StoredSpans.needed", without("_[of_touched] = True")),

@@ -17,7 +17,7 @@ from windowmill.jobs import dataframe as bounded
 from windowmill.jobs.dataframe import BoundedWork, FileScan
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.input import SourceInput
-from windowmill.jobs.layouts.slices import Slicing
+from windowmill.jobs.layouts.slices import SlicePart
 from windowmill.jobs.schedulers import exchange
 from windowmill.jobs.schedulers.exchange import Exchange, RowsOfFiles
 from windowmill.jobs.sources.columns import Columns
@@ -209,7 +209,7 @@ def test_times_beyond_the_latest_do_not_count(spark, tmp_path):
     frame = spark.read.parquet(str(tmp_path))
     pipeline = parse_pipeline(_SPEC)
     batch = SourceInput(pipeline=pipeline, columns=Columns(frame.schema))
-    stage = Slicing(batch, divide(pipeline, batch.types).slices).stage
+    stage = SlicePart(batch, divide(pipeline, batch.types).slices).reading
     scan = FileScan.of(frame, batch, ["k", "s", "v"], _START + 60_000_000)
     assert scan is not None
     lifted = sum(part.rows for part in slices.sliced(stage, scan.usable(0)))
