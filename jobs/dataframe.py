@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -50,7 +50,7 @@ from windowmill.jobs.sources.delta_log import read_version
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, Tasks, all_examined, divided, file_parts
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
 from windowmill.jobs.sources.spark_files import with_event_times
-from windowmill.jobs.sources.unusable_rows import TOO_LATE
+from windowmill.jobs.sources.unusable_rows import TOO_LATE, EventTimes
 from windowmill.jobs.spark.access import access_to, mapped, sql_type
 from windowmill.jobs.spark.session import ship_modules
 from windowmill.windowing.bounds import check_lengths
@@ -67,9 +67,6 @@ from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 from windowmill.windowing.watermark import COMMIT_SHIFT
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
-
-    from windowmill.jobs.sources.unusable_rows import EventTimes
     from windowmill.jobs.spark.file_ranges import DeltaScan
     from windowmill.windowing.columnar.hashes import Share
     from windowmill.windowing.kernels.combine import Ints

@@ -22,11 +22,10 @@ from windowmill.jobs.sources.reading import check_source
 from windowmill.jobs.spec_checks import not_run
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import SourceRangeGoneError, SpecError, TableUnlocatedError, UnsupportedError
-from windowmill.windowing.spec import Source, Table
+from windowmill.windowing.spec import Pipeline, Source, Table
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.base import SourceTable
-    from windowmill.windowing.spec import Pipeline
 
 #: Columns of every sink; a foreign table with all of them was copied from one.
 _COLUMNS = {"window", "window_start", "window_end", "trigger", "revision", "batch"}

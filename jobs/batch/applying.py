@@ -5,7 +5,7 @@ Writes nothing. No JVM.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -57,8 +57,6 @@ from windowmill.windowing.slicing.edges import Edges
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from windowmill.jobs.layouts.base import Part
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.windows.base import Window
@@ -122,17 +120,21 @@ def next_apply(
     before = state_plans(ledger.batches())
     if history == AXIS_BEGIN and before[0].range is not None:
         history = before[0].range[0]  # what came before was never shown
-    state, fills = _from_state(runnable, ledger, source, changes, history, before), () if history is None else changes.filled
+    types, fills = Columns.of(source.schema_json).arrow, () if history is None else changes.filled
     versions, reading, needed_from = VersionRange(last.plan.to_version, last.plan.to_version), Reading(()), None
     keeps, gaps = tuple[str, ...](), tuple[int, ...]()
+    state: FromState | NotStoredError
+    try:
+        state = _from_state(runnable, ledger, source, changes, history, before)
+    except NotStoredError as err:
+        state = err
     if isinstance(state, NotStoredError):
         versions, reading = _versions(runnable, source, before)
         needed_from = _needed_from(runnable, source, changes, history, last.outcome.emitted)
         reading = reading if needed_from is None else times_from(source, reading, pipeline.time, needed_from)
         on_reading(source, reading)
-        schema = source.schema_json
-        keeps, gaps = kept_layouts(runnable, ledger, changes, schema), kept_gaps(runnable, ledger, changes, schema)
-        staying = kept_of_source(runnable, changes, fills, schema, keeps, gaps)
+        keeps, gaps = _kept(runnable, ledger, changes, types)
+        staying = kept_of_source(runnable, changes, fills, types, keeps, gaps)
         refuse_uncounted(runnable, ledger, source, before, versions, staying)
     plan = ApplyPlan(
         **planning.pinned(pipeline, ledger, source, versions) | {"from_version": versions.through},
@@ -169,7 +171,9 @@ def refuse(pipeline: Pipeline, ledger: Ledger, changes: SpecChanges) -> None:
 
 def _check_windows(pipeline: Pipeline, ledger: Ledger, changes: SpecChanges, history: int | None) -> None:
     """Refuse a spec that no batch could execute, and windows with policies whose triggers would have the numbers of triggers that stay."""
-    _check_spec(pipeline)
+    problem = next(iter(problems_of(pipeline)), None)  # as of `windowmill validate`
+    if problem is not None:
+        raise SpecError(f"pipeline {pipeline.pipeline}: {problem[0]}: {problem[1]}")
     again = changed_windows(changes) & numbered_otherwise(pipeline.shown_meaning(), changes.redefined, ledger)
     if again and history != AXIS_BEGIN:
         raise UnsupportedError(
@@ -178,17 +182,13 @@ def _check_windows(pipeline: Pipeline, ledger: Ledger, changes: SpecChanges, his
         )
 
 
-def _check_spec(pipeline: Pipeline) -> None:
-    """Refuse a spec that no batch could execute, as ``windowmill validate`` does."""
-    problem = next(iter(problems_of(pipeline)), None)
-    if problem is not None:
-        raise SpecError(f"pipeline {pipeline.pipeline}: {problem[0]}: {problem[1]}")
-
-
 def _from_state(
     runnable: Runnable, ledger: Ledger, source: SourceTable, changes: SpecChanges, history: int | None, before: Sequence[Plan]
-) -> FromState | NotStoredError:
+) -> FromState:
+    """How ``changes`` are applied from the state alone; raises ``NotStoredError`` if the source has to be read."""
+
     def begin() -> int | None:
+        """An instant before which the source has no event; null if unknown."""
         if any(plan.restates for plan in before):
             return None
         try:  # by the log alone: files may be gone
@@ -197,37 +197,9 @@ def _from_state(
             return None
         return first_time(source, reading.files, runnable.pipeline.time)
 
-    try:
-        return _stored(runnable, ledger, changes, source.schema_json, history, begin)
-    except NotStoredError as err:
-        return err
-
-
-def _stored(
-    runnable: Runnable,
-    ledger: Ledger,
-    changes: SpecChanges,
-    schema_json: str,
-    history: int | None,
-    begin: Callable[[], int | None],
-) -> FromState:
-    """How ``changes`` are applied from the state alone.
-
-    - ``schema_json``: the source's columns.
-    - ``history``: as of :class:`.ApplyPlan`.
-    - ``begin``: an instant before which the source has no event; null if unknown.
-
-    Raises ``NotStoredError`` if the source has to be read.
-    """
-    pipeline, last = runnable.pipeline, ledger.newest_kept
-    assert last is not None  # a pipeline that never ran has no changes
-    _check_code(pipeline, ledger)
-    if not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
-        raise NotStoredError("variables of the spec have other values")
-    before = pipeline.meaning_as(last.plan.definition)
     fills = () if history is None else changes.filled
-    carried = carried_of(runnable, before, Columns.of(schema_json).arrow, changed_windows(changes), fills)
-    cut = next((each for each in carried if each.recut), None)
+    new, old = _parts_of_stored(runnable, ledger, Columns.of(source.schema_json).arrow)
+    cut = next((each for each in carried_parts(new, old, changed_windows(changes), fills) if each.recut), None)
     if cut is None:
         return FromState(None, recut=False)
     check = _SliceCheck.of(runnable, ledger, cut)
@@ -302,42 +274,48 @@ class FromState:
     recut: bool
 
 
-def kept_layouts(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_json: str) -> tuple[str, ...]:
-    """The state layouts whose windows and partials ``changes`` leave as they are, so that their stored rows stay."""
-    new, old = _parts_of_stored(runnable, ledger, schema_json)
-    found = []
-    for part in new:
-        try:
-            [carried] = carried_parts([part], old, changed_windows(changes), changes.filled)
-        except NotStoredError:
-            continue
-        found += [] if carried.recut else [part.name]
-    return tuple(found)
+def _kept(
+    runnable: Runnable, ledger: Ledger, changes: SpecChanges, types: Mapping[str, pa.DataType]
+) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The state layouts that ``changes`` leave as they are, so that their stored rows stay; and such gaps of sessions, while others change.
 
-
-def kept_gaps(runnable: Runnable, ledger: Ledger, changes: SpecChanges, schema_json: str) -> tuple[int, ...]:
-    """The gaps of sessions that ``changes`` leave as they are while others change: the state has its own rows for each gap."""
-    new, old = _parts_of_stored(runnable, ledger, schema_json)
-    part = next((each for each in new if each.name == "sessions"), None)
-    windows = () if part is None else part.batch.pipeline.windows
-    others = {window.session_gap() for window in windows if window.name in {*changed_windows(changes), *changes.filled}}
-    gaps = tuple(dict.fromkeys(gap for window in windows if (gap := window.session_gap()) not in others))
-    if part is None or not others or not gaps:
-        return ()
-    staying, _ = _parts_of_stored(with_gaps(runnable, gaps), ledger, schema_json)
-    own = [each for each in staying if each.name == "sessions"]
+    The state has its own rows for each gap.
+    """
     try:
-        carried_parts(own, old, (), ())
+        new, old = _parts_of_stored(runnable, ledger, types)
     except NotStoredError:
-        return ()
-    return gaps if own[0].schema == part.schema else ()
+        return (), ()
+    changed = {*changed_windows(changes), *changes.filled}
+    layouts = tuple(part.name for part in new if _stays(part, old, changed))
+    sessions = next((part for part in new if part.name == "sessions"), None)
+    windows = () if sessions is None else sessions.batch.pipeline.windows
+    others = {window.session_gap() for window in windows if window.name in changed}
+    gaps = tuple(dict.fromkeys(gap for window in windows if (gap := window.session_gap()) not in others))
+    if sessions is None or not others or not gaps:
+        return layouts, ()
+    [own] = parts_of(Input(pipeline=with_gaps(runnable, gaps).pipeline, types=types, builds_state=True), MemoryState())
+    return layouts, gaps if own.schema == sessions.schema and _stays(own, old, ()) else ()
+
+
+def _stays(part: Part, old: Sequence[Part], changed: Collection[str]) -> bool:
+    """Whether the rows that ``old`` parts have stored are those of ``part``, if these windows have ``changed``."""
+    try:
+        [carried] = carried_parts([part], old, changed, changed)
+    except NotStoredError:
+        return False
+    return not carried.recut
 
 
 def kept_of_source(
-    runnable: Runnable, changes: SpecChanges, fills: Sequence[str], schema_json: str, keeps: Sequence[str], gaps: Sequence[int]
+    runnable: Runnable,
+    changes: SpecChanges,
+    fills: Sequence[str],
+    types: Mapping[str, pa.DataType],
+    keeps: Sequence[str],
+    gaps: Sequence[int],
 ) -> list[Window]:
     """Windows that ``changes`` keep, whose state comes from the source: it is not among the layouts ``keeps`` or the ``gaps``."""
-    recomputed, parts = {*changed_windows(changes), *fills}, divide(runnable.pipeline, Columns.of(schema_json).arrow).each
+    recomputed, parts = {*changed_windows(changes), *fills}, divide(runnable.pipeline, types).each
     windows = [window for part in parts if part.name not in keeps for window in part.pipeline.windows if window.name not in recomputed]
     return [window for window in windows if not (window.joins_by_gap and window.session_gap() in gaps)]
 
@@ -348,16 +326,15 @@ def with_gaps(runnable: Runnable, gaps: Sequence[int]) -> Runnable:
     return replace(runnable, pipeline=runnable.pipeline.model_copy(update={"windows": windows}))
 
 
-def _parts_of_stored(runnable: Runnable, ledger: Ledger, schema_json: str) -> tuple[list[Part], list[Part]]:
-    """As :func:`_parts`, of the pipeline as it ran last; nothing if the stored partials are of other code or variables."""
+def _parts_of_stored(runnable: Runnable, ledger: Ledger, types: Mapping[str, pa.DataType]) -> tuple[list[Part], list[Part]]:
+    """As :func:`_parts`, of the pipeline as it ran last; raises ``NotStoredError`` if other code or variables have made what is stored."""
     pipeline, last = runnable.pipeline, ledger.newest_kept
     assert last is not None  # a pipeline that never ran has no changes
-    if user_code.edited_parts(pipeline, last.plan) or not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
-        return [], []
-    try:
-        return _parts(runnable, pipeline.meaning_as(last.plan.definition), Columns.of(schema_json).arrow)
-    except NotStoredError:
-        return [], []
+    for (field, name), why in user_code.edited_parts(pipeline, last.plan).items():
+        raise NotStoredError(f"of {field.removesuffix('s')} {name} {why}")
+    if not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
+        raise NotStoredError("variables of the spec have other values")
+    return _parts(runnable, pipeline.meaning_as(last.plan.definition), types)
 
 
 def changed_windows(changes: SpecChanges) -> set[str]:
@@ -390,13 +367,6 @@ def _parts(runnable: Runnable, before: Pipeline, types: Mapping[str, pa.DataType
         return parts_of(new, MemoryState()), parts_of(old, stored)
     except SpecError as err:  # the source's columns have changed
         raise NotStoredError(first_line(err)) from err
-
-
-def _check_code(pipeline: Pipeline, ledger: Ledger) -> None:
-    """Refuse edited code: the stored partials were computed by the code before."""
-    assert ledger.newest_kept is not None
-    for (field, name), why in user_code.edited_parts(pipeline, ledger.newest_kept.plan).items():
-        raise NotStoredError(f"of {field.removesuffix('s')} {name} {why}")
 
 
 @dataclass(frozen=True)
@@ -446,11 +416,9 @@ class _SliceCheck:
             raise NotStoredError("the windows have too many edges to look up")
         wanted, stored = edges.between(self.low, self.high), Edges.of(self.old.grids)
         if (stored.slice_starts(wanted) != wanted).any():
-            raise NotStoredError(f"window {self._named(stored, wanted)} begins or ends within stored slices")
-
-    def _named(self, stored: Edges, wanted: Ints) -> str:
-        cut = set(wanted[stored.slice_starts(wanted) != wanted].tolist())
-        return next(name for name, grid in self.new.named if cut & set(Edges.of([grid]).between(self.low, self.high).tolist()))
+            cut = set(wanted[stored.slice_starts(wanted) != wanted].tolist())
+            named = next(name for name, grid in self.new.named if cut & set(Edges.of([grid]).between(self.low, self.high).tolist()))
+            raise NotStoredError(f"window {named} begins or ends within stored slices")
 
     def lateness(self, *, filled: bool) -> None:
         """Refuse windows to which late rows would have counted otherwise than to stored slices; ``filled`` is whether some have ended."""
@@ -497,7 +465,5 @@ class _SliceCheck:
         first = begin()
         if first is not None and first >= self.since:
             return None
-        raise NotStoredError(f"stored slices reach back to {self._told(self.since)}, and {earliest[1]} earlier ones")
-
-    def _told(self, instant: int) -> str:
-        return format_instant(instant, instants=not self.runnable.pipeline.time.integer_axis)
+        since = format_instant(self.since, instants=not self.runnable.pipeline.time.integer_axis)
+        raise NotStoredError(f"stored slices reach back to {since}, and {earliest[1]} earlier ones")

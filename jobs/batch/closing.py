@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
@@ -55,16 +55,13 @@ from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, TOO_LATE, remedies_of
 from windowmill.jobs.spark.session import spark_session
-from windowmill.windowing.axis import DAY_US, SECOND_US
+from windowmill.windowing.axis import DAY_US, SECOND_US, Duration
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.watermark import LatenessRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from windowmill.windowing.axis import Duration
     from windowmill.windowing.spec import Pipeline
 
 __all__ = ["compact_tables", "held_error", "import_engine", "quality_changes", "report", "validate", "validate_again", "write_docs"]

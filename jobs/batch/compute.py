@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -31,18 +31,14 @@ from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_
 from windowmill.jobs.schedulers import local as local_parts
 from windowmill.jobs.schedulers import tasks
 from windowmill.jobs.schedulers import tasks as spark_parts
-from windowmill.jobs.schedulers.exchange import REFUSED_SCHEMA, OutputWriter, Target, Targets, task_number
+from windowmill.jobs.schedulers.exchange import REFUSED_SCHEMA, Exchange, OutputWriter, Target, Targets, task_number
 from windowmill.jobs.schedulers.file_rows import FileRows
 from windowmill.jobs.schedulers.tasks import NumberedRows, Quarantining
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
-from windowmill.jobs.spark.access import map_in_arrow
+from windowmill.jobs.spark.access import SparkSession, map_in_arrow
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.counts import Counts
-
-if TYPE_CHECKING:
-    from windowmill.jobs.schedulers.exchange import Exchange
-    from windowmill.jobs.spark.access import SparkSession
 
 
 def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untimed) -> ComputedBatch:

@@ -26,7 +26,6 @@ from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
-    from windowmill.checkpoints.state.readers import DeltaState
     from windowmill.jobs.layouts.base import Part
 
 #: Times a step; takes its name and what it does.

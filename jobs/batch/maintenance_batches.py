@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import Schema
+from deltalake import DeltaTable, Schema
 
 from windowmill.checkpoints import savepoints
 from windowmill.checkpoints.batches import Batch, Changes, Outcome, effective_batches
@@ -33,7 +33,7 @@ from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.corrections import superseded
 from windowmill.jobs.batch.counted_rows import table_rows
 from windowmill.jobs.batch.loop import Turn, leased
-from windowmill.jobs.batch.progress import CommittedBatch
+from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.layouts.choose import state_schema
 from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.columns import Columns
@@ -46,11 +46,8 @@ from windowmill.windowing.columnar.rows import are_among
 from windowmill.windowing.errors import NonAppendCommitError, OutOfTurnError, RefusedError, SavepointError, SourceError, first_line
 
 if TYPE_CHECKING:
-    from deltalake import DeltaTable
-
     from windowmill.checkpoints.ledger import Ledger
     from windowmill.checkpoints.places import Runnable
-    from windowmill.jobs.batch.progress import Progress
     from windowmill.windowing.axis import Duration
     from windowmill.windowing.fields import SavepointPolicy
     from windowmill.windowing.spec import Pipeline

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 from rich.text import Text
 
-from windowmill.checkpoints.batches import Outcome
+from windowmill.checkpoints.batches import Batch, Outcome
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import Plan
 from windowmill.expectations.rule import quarantined_rate
@@ -25,7 +25,6 @@ from windowmill.windowing.spec import Pipeline
 if TYPE_CHECKING:
     from rich.status import Status
 
-    from windowmill.checkpoints.batches import Batch
 
 #: Publish the held batch anyway, or commit it without its rows.
 Ruling = Literal["release", "discard"]

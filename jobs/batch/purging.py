@@ -27,7 +27,7 @@ from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import table_rows, uncounted_changes
 from windowmill.jobs.batch.forgetting import Forgotten, forget
 from windowmill.jobs.batch.loop import Turn, leased, run_to_change
-from windowmill.jobs.batch.progress import CommittedBatch
+from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.reading import VersionRange, next_change
@@ -44,9 +44,6 @@ from windowmill.windowing.errors import (
 )
 
 if TYPE_CHECKING:
-    from windowmill.checkpoints.ledger import Ledger
-    from windowmill.checkpoints.places import Runnable
-    from windowmill.jobs.batch.progress import Progress
     from windowmill.windowing.spec import Pipeline
 
 #: Keys as the user gives them: values of key columns by name, texts or values of JSON.

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +22,7 @@ from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.corrections import Corrections, corrections
 from windowmill.jobs.batch.counted_rows import table_rows, uncounted_changes, were_missed
 from windowmill.jobs.batch.job import ComputedBatch
-from windowmill.jobs.batch.progress import Restated
+from windowmill.jobs.batch.progress import Progress, Restated
 from windowmill.jobs.batch.restated_rows import (
     Known,
     Scope,
@@ -49,9 +48,6 @@ from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.counts import WindowRows
 from windowmill.windowing.errors import OutOfTurnError, SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
-
-if TYPE_CHECKING:
-    from windowmill.jobs.batch.progress import Progress
 
 
 @dataclass(frozen=True)

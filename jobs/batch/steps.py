@@ -43,7 +43,7 @@ from windowmill.jobs.batch import closing, engine
 from windowmill.jobs.batch.corrections import renumbered
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job
 from windowmill.jobs.batch.planning import has_brief_use
-from windowmill.jobs.batch.progress import CommittedBatch, Progress
+from windowmill.jobs.batch.progress import CommittedBatch, Progress, Restated
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.task import compute_in_a_task
 from windowmill.jobs.batch.window_history import has_dropped_windows
@@ -69,7 +69,6 @@ from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.expectations.gate import Verdict
-    from windowmill.jobs.batch.progress import Restated
     from windowmill.jobs.batch.restating import Restatement
     from windowmill.jobs.spark.access import SparkSession
 

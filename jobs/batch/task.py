@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import pyarrow as pa
 
@@ -15,11 +15,8 @@ from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.spark.access import map_in_arrow, mapped
+from windowmill.jobs.spark.access import DataFrame, SparkSession, map_in_arrow, mapped
 from windowmill.windowing.errors import WindowmillError
-
-if TYPE_CHECKING:
-    from windowmill.jobs.spark.access import DataFrame, SparkSession
 
 
 def compute_in_a_task(job: Job, spark: SparkSession, step: Step) -> ComputedBatch:

@@ -30,21 +30,19 @@ from windowmill.checkpoints.stores import Options, is_local, options_of, remote_
 from windowmill.expectations import docs, gate
 from windowmill.expectations.docs import Folder
 from windowmill.expectations.gate import Verdict, validate
-from windowmill.expectations.rule import is_of_past, is_rate
+from windowmill.expectations.rule import Loss, Past, Rule, is_of_past, is_rate
 from windowmill.expectations.suites import COLUMNS, windows_of
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.layouts.limits import MAX_VALIDATED_IN_PANDAS
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
 from windowmill.jobs.schedulers.exchange import read_files
-from windowmill.jobs.spark.access import access_to, map_in_arrow, parquet_rows
+from windowmill.jobs.spark.access import DataFrame, SparkSession, access_to, map_in_arrow, parquet_rows
 from windowmill.jobs.spark.spark_settings import literal_path
 from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.errors import HeldError, first_line
 
 if TYPE_CHECKING:
-    from windowmill.expectations.rule import Loss, Past, Rule
-    from windowmill.jobs.spark.access import DataFrame, SparkSession
     from windowmill.windowing.spec import Pipeline
 
 _UNIQUE, _ORDERED = "expect_compound_columns_to_be_unique", "expect_column_pair_values_a_to_be_greater_than_b"

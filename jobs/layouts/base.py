@@ -8,7 +8,7 @@ rows of a key meet its stored ones is the same for all: in this process both are
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
@@ -21,8 +21,6 @@ from windowmill.windowing.columnar.hashes import BITS_WITHIN, Share, in_buckets
 from windowmill.windowing.columnar.results import Advanced
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from windowmill.checkpoints.state.readers import State
     from windowmill.checkpoints.state.reading import ReadLimit, Wanted
     from windowmill.jobs.layouts.input import Emission, Input

@@ -20,25 +20,23 @@ from windowmill.checkpoints.state.reading import read_file, reporting_damage
 from windowmill.checkpoints.state.tables import files_of, own_entries
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.layouts.base import written
+from windowmill.jobs.layouts.base import Part, written
 from windowmill.jobs.layouts.input import Emission
 from windowmill.jobs.layouts.output import Output, RowWriter, restored_kinds
 from windowmill.windowing.columnar import slices
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, GAP, KIND, LEVEL, SLICE, SUM
 from windowmill.windowing.columnar.grid_windows import advanced
-from windowmill.windowing.columnar.hashes import Share, with_checksums
+from windowmill.windowing.columnar.hashes import RowCheck, Share, with_checksums
 from windowmill.windowing.columnar.keyed import GONE, ROW
 from windowmill.windowing.columnar.positions import SEQUENCE
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.lift import int64_of
 
 if TYPE_CHECKING:
-    from windowmill.jobs.layouts.base import Part
     from windowmill.jobs.layouts.live_rows import LiveRowPart
     from windowmill.jobs.layouts.positions import PositionPart
     from windowmill.jobs.layouts.sessions import SessionPart
     from windowmill.jobs.layouts.slices import SlicePart
-    from windowmill.windowing.columnar.hashes import RowCheck
 
 
 class NotStoredError(Exception):

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark import TaskContext
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.delta_tables import tables_kept
@@ -42,8 +42,6 @@ from windowmill.windowing.columnar.results import with_retracted
 from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
     from windowmill.jobs.layouts.input import Input
 
 #: Number of new rows per Spark partition; larger partitions would only take more memory.

@@ -24,24 +24,21 @@ from windowmill.jobs.layouts.lateness import watermarks_at_arrival, with_arrival
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result, returnable
 from windowmill.jobs.schedulers.exchange import ROWS_PER_PARTITION, RowsOfFiles, numbers_in
 from windowmill.jobs.sources.delta_log import span as span_of
-from windowmill.jobs.sources.plain_files import CheckedFile, NotPlainError, RowGroup, Tasks, all_examined, divided, number_of_rows
+from windowmill.jobs.sources.plain_files import CheckedFile, FilePart, NotPlainError, RowGroup, Tasks, all_examined, divided, number_of_rows
 from windowmill.jobs.sources.plain_rows import NO_ANSWERS, Answers, PlainRows, batches_of
-from windowmill.jobs.spark.access import access_to, map_in_arrow
+from windowmill.jobs.spark.access import SparkSession, access_to, map_in_arrow
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME
 from windowmill.windowing.columnar.hashes import KeyShare
 from windowmill.windowing.columnar.rows import without_empty_chunks
-from windowmill.windowing.watermark import BEFORE, first_of_commit, seen_before
+from windowmill.windowing.watermark import BEFORE, LatenessRule, first_of_commit, seen_before
 
 if TYPE_CHECKING:
     from windowmill.jobs.layouts.base import MapReduce
     from windowmill.jobs.layouts.input import TableInput
-    from windowmill.jobs.sources.plain_files import FilePart
-    from windowmill.jobs.spark.access import SparkSession
     from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.kernels.combine import Ints
-    from windowmill.windowing.watermark import LatenessRule
 
 #: Most rows whose answers the driver collects: five bytes for each row and condition in transit, an eighth of a byte once packed.
 _MAX_ANSWERED_ROWS = 50_000_000

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from windowmill.jobs import json_lines
 from windowmill.jobs.layouts import lateness, limits
-from windowmill.jobs.layouts.base import BatchSurvey, emits_within_range_only, written
+from windowmill.jobs.layouts.base import BatchSurvey, Loaded, Part, emits_within_range_only, written
 from windowmill.jobs.layouts.lateness import JUDGED_BY, numbers_of, revised_after, seen_after, too_late_among
 from windowmill.jobs.layouts.output import Output, RowWriter, combine_counts, restored_kinds
 from windowmill.jobs.sources.plain_files import NotPlainError
-from windowmill.jobs.sources.plain_rows import NOT_HERE, local_conditions
+from windowmill.jobs.sources.plain_rows import NOT_HERE, PlainRows, local_conditions
 from windowmill.jobs.sources.unusable_rows import with_too_late
 from windowmill.windowing.columnar.added_columns import FILE, ORDER, REASON, ROW, TIME, UNTIL_OF, VERSION, WATERMARK_OF
 from windowmill.windowing.counts import Counts
@@ -29,9 +29,7 @@ from windowmill.windowing.kernels.lift import condition_column
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
-    from windowmill.jobs.layouts.base import Loaded, Part
     from windowmill.jobs.layouts.input import Emission, Input, TableInput
-    from windowmill.jobs.sources.plain_rows import PlainRows
     from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.slicing.edges import WindowGrid

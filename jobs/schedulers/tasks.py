@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
@@ -25,7 +26,7 @@ from windowmill.checkpoints.stores import is_table
 from windowmill.jobs import json_lines
 from windowmill.jobs.conditions.spark import failing, truth
 from windowmill.jobs.conditions.truths import every_condition
-from windowmill.jobs.layouts.base import BatchSurvey, Part, PartialsWanted, emits_within_range_only
+from windowmill.jobs.layouts.base import BatchSurvey, MapReduce, Part, PartialsWanted, emits_within_range_only
 from windowmill.jobs.layouts.lateness import JUDGED_BY, marked, too_late_among, usable, usable_times
 from windowmill.jobs.layouts.output import FAILURE, JSON, Output, entries, failure_of, quarantined
 from windowmill.jobs.layouts.returning import RETURNED, encode_result
@@ -53,12 +54,9 @@ from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
     from windowmill.checkpoints.data_files import DataFile
     from windowmill.checkpoints.plans import Plan
     from windowmill.checkpoints.state.readers import DeltaState
-    from windowmill.jobs.layouts.base import MapReduce
     from windowmill.jobs.layouts.input import Emission, SourceInput, TableInput
     from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.kernels.combine import Ints

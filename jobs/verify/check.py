@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from rich.filesize import decimal
 
-from windowmill.checkpoints.batches import effective_batches
+from windowmill.checkpoints.batches import Batch, effective_batches
 from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
@@ -24,12 +24,12 @@ from windowmill.checkpoints.stores import write_table
 from windowmill.expectations.gate import SCHEMA
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
-from windowmill.jobs.batch.progress import late_missed
+from windowmill.jobs.batch.progress import Progress, late_missed
 from windowmill.jobs.batch.window_history import redefined_by
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.spark import launch
-from windowmill.jobs.spark.access import access_to
+from windowmill.jobs.spark.access import DataFrame, SparkSession, access_to
 from windowmill.jobs.spark.session import shipment_of, spark_session
 from windowmill.jobs.verify.compare import ComparedRow, Comparison, PublishedRow, RecomputedValue, Sample, sample
 from windowmill.jobs.verify.plain import Plain
@@ -43,10 +43,7 @@ from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.reference.events import ranks
 
 if TYPE_CHECKING:
-    from windowmill.checkpoints.batches import Batch
     from windowmill.checkpoints.places import Runnable
-    from windowmill.jobs.batch.progress import Progress
-    from windowmill.jobs.spark.access import DataFrame, SparkSession
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.windows.base import Window
 

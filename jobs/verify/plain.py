@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
@@ -29,10 +29,6 @@ from windowmill.windowing.columnar.added_columns import FILE, ROW, TIME, UNTIL_O
 from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
 
 #: By how much a quantile of more than 4,096 different values may fall short of the exact one (docs/semantics.md, "Aggregates").
 QUANTILE_BOUND = 0.008

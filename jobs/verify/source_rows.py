@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Window
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
@@ -37,8 +37,6 @@ from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.watermark import LatenessRule
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
-
     from windowmill.checkpoints.places import Runnable
     from windowmill.checkpoints.plans import Plan
     from windowmill.windowing.kernels.combine import Ints
