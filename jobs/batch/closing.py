@@ -271,60 +271,31 @@ def _schema_of(pipeline: Pipeline, plan: Plan) -> pa.Schema:
 
 
 def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> None:
-    """Compact the tables that have grown enough, after the batch of ``job``."""
-    state = _State(job, beyond_process=not computed.in_one_process and _has_few_rows(job))
-    if state.is_overgrown():
-        with progress.step("compact", "entries of the state that later ones replace"):
-            state.compact()
+    """Compact the tables that have grown enough, after the batch of ``job``.
+
+    Whether the state has is shown by its Delta log, and by footers of large files.
+    """
+    parts, path, before = job.parts(), job.runnable.places.state, job.plan.batch + 1
+    layouts, spans = [part.name for part in parts], [name for part in parts for name in part.spans]
+    # Rows of these layouts are compacted together with all others. Of slices and sessions alone only spans are, which batches look for in
+    # all files: else `windowmill maintain` merges these.
+    has_entries = bool({"positions", "live rows"} & set(layouts))
+    if (has_entries or spans) and is_table(path):
+        if layouts == ["positions"]:
+            # Whether one process could not compute a batch of few rows, because of state or results.
+            beyond_process = not computed.in_one_process and limits.are_few_files(job.reading.files)
+            first = overgrown_from(path, lay_out=beyond_process)
+        else:
+            first = 0 if (is_overgrown if has_entries else is_scattered)(path) else None
+        if first is not None:
+            with progress.step("compact", "entries of the state that later ones replace"):
+                if has_entries:
+                    compact_entries(path, before, layouts, spans=spans, first=first or None)
+                else:
+                    compact_partials(path, NeededRows.all_but_old_spans(job.runnable.pipeline.keys, spans, before))
     if job.plan.batch % MERGED_EVERY == MERGED_EVERY - 1:
         for path in (job.runnable.places.quality, job.runnable.places.quarantine):
             merge_if_many(path)
-
-
-def _has_few_rows(job: Job) -> bool:
-    try:
-        limits.check_files(job.reading.files, None)
-    except limits.TooLargeError:
-        return False
-    return True
-
-
-class _State:
-    """The state table; ``beyond_process`` is whether one process could not compute a batch of few rows, because of state or results."""
-
-    def __init__(self, job: Job, *, beyond_process: bool) -> None:
-        parts = job.parts()
-        self._path, self._batch, self._keys = job.runnable.places.state, job.plan.batch, job.runnable.pipeline.keys
-        self._layouts, self._spans = [part.name for part in parts], [name for part in parts for name in part.spans]
-        self._beyond_process = beyond_process
-
-    def is_overgrown(self) -> bool:
-        """Whether the state has grown enough to be compacted. Reads only its Delta log, and footers of large files.
-
-        Of slices and sessions alone only spans have, which batches look for in all files: else ``windowmill maintain`` merges these.
-        """
-        if not (self._has_entries or self._spans) or not is_table(self._path):
-            return False
-        return self._merged_from() is not None if self._has_entries else is_scattered(self._path)
-
-    def compact(self) -> None:
-        """Compact the state."""
-        before = self._batch + 1
-        if self._has_entries:
-            compact_entries(self._path, before, self._layouts, spans=self._spans, first=self._merged_from() or None)
-        else:
-            compact_partials(self._path, NeededRows.all_but_old_spans(self._keys, self._spans, before))
-
-    @property
-    def _has_entries(self) -> bool:
-        """Whether the state has rows that are compacted together with all others."""
-        return bool({"positions", "live rows"} & set(self._layouts))
-
-    def _merged_from(self) -> int | None:
-        """The first batch whose rows are worth merging with those of all later ones, 0 for all; null for none."""
-        if self._layouts == ["positions"]:
-            return overgrown_from(self._path, lay_out=self._beyond_process)
-        return 0 if is_overgrown(self._path) else None
 
 
 @dataclass(frozen=True)

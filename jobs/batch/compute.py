@@ -28,9 +28,7 @@ from windowmill.jobs.layouts.carried import CarriedPart, carry
 from windowmill.jobs.layouts.input import Emission
 from windowmill.jobs.layouts.output import Output, Published, check_balance, combine_counts, quarantine_schema, quarantined
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
-from windowmill.jobs.schedulers import local as local_parts
-from windowmill.jobs.schedulers import tasks
-from windowmill.jobs.schedulers import tasks as spark_parts
+from windowmill.jobs.schedulers import local, tasks
 from windowmill.jobs.schedulers.exchange import REFUSED_SCHEMA, Exchange, OutputWriter, Target, Targets, task_number
 from windowmill.jobs.schedulers.file_rows import FileRows
 from windowmill.jobs.schedulers.tasks import NumberedRows, Quarantining
@@ -50,19 +48,17 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
     batch, every = job.input, job.parts()
     parts, targets = job.computed(every), _targets(job, every)
     with step("survey", "which windows the new rows complete"):
-        surveyed = local_parts.survey(batch, parts, given)
+        surveyed = local.survey(batch, parts, given)
     new = surveyed.new
     with step("restore", "the state that rows and windows need"):
-        loaded = [local_parts.load(part, new, surveyed.emission, job.state) for part in parts]
+        loaded = [local.load(part, new, surveyed.emission, job.state) for part in parts]
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
-        counts, judged = local_parts.compute_parts(new, parts, loaded, batch, writer)
+        counts, judged = local.compute_parts(new, parts, loaded, batch, writer)
         if judged is not None and (refused := judged.refused()) is not None:
             writer.quarantined(quarantined(refused, batch.columns.struct.names, batch.pipeline, job.plan, job.paths))
         output = counts + _keep_state(job, writer) + writer.output()
         output = _with_read(job, output, surveyed)
-        replaced = _replaced(job, surveyed.emission)
-        kept = () if replaced is None else _keep(job, replaced, replaced.partly)
-    return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
+        return _computed_here(job, targets, surveyed, output)
 
 
 def compute_from_state(job: Job, step: Step) -> ComputedBatch:
@@ -77,9 +73,12 @@ def compute_from_state(job: Job, step: Step) -> ComputedBatch:
     emission = replace(whole, after=min(AXIS_END if plan.history is None else plan.history, whole.through))
     with step("restore", "the state, and what the changed spec keeps and makes of it"), OutputWriter(targets) as writer:
         output = carry(carried, runnable.places.state, job.check, emission, writer, plan.fills) + writer.output()
-        replaced = _replaced(job, whole)
-        kept = () if replaced is None else _keep(job, replaced, replaced.partly)
-    surveyed: BatchSurvey[Any] = BatchSurvey(None, 0, whole)
+        return _computed_here(job, targets, BatchSurvey(None, 0, whole), output)
+
+
+def _computed_here(job: Job, targets: Targets, surveyed: BatchSurvey[Any], output: Output) -> ComputedBatch:
+    replaced = _replaced(job, surveyed.emission)
+    kept = () if replaced is None else _keep(job, replaced, replaced.partly)
     return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
 
 
@@ -106,14 +105,14 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
     every = job.parts()
     parts, targets = job.computed(every), _targets(job, every)
     with step("survey", "which windows the new rows complete"):
-        surveyed = spark_parts.survey(spark, job.input, parts)
+        surveyed = tasks.survey(spark, job.input, parts)
     new = surveyed.new
     done: list[Output] = []
     kept: list[DataFile] = []
     try:
         with step("restore", "the state that rows and windows need"):
             shares = new.shares() if finished is not None and isinstance(new, FileRows) else [new]
-            loaded = [[spark_parts.load(part, own, surveyed.emission, job.state, spark) for own in shares] for part in parts]
+            loaded = [[tasks.load(part, own, surveyed.emission, job.state, spark) for own in shares] for part in parts]
         with step("apply", "new rows and restored state into windows"):
             if finished is None:
                 done.extend(part.compute(targets) for [part] in loaded)
@@ -155,7 +154,10 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
     """Where the rows that ``parts`` compute are written."""
     runnable, pipeline = job.runnable, job.runnable.pipeline
     state = joint_schema(pipeline, [part.schema for part in parts])
-    quarantine, sink = runnable.places.quarantine, Target(runnable.sink_path, _sink_schema(job))
+    results = job.input.sink_schema
+    if job.input.rule.revises or not _lacks_retracted(job):
+        results = results.append(pa.field(RETRACTED, pa.bool_()))
+    quarantine, sink = runnable.places.quarantine, Target(runnable.sink_path, results)
     return Targets(
         job.plan.batch,
         job.plan.attempt,
@@ -201,12 +203,7 @@ def _replaced(job: Job, emission: Emission) -> ReplacedRange | None:
     sink, ends = job.runnable.sink_path, _replaced_ends(job.plan, emission)
     if ends is None or not delta_rs_can_write(sink):
         return None
-    return ReplacedRange.of(sink, newest(sink), ends, _replaced_windows(job))
-
-
-def _replaced_windows(job: Job) -> tuple[str, ...] | None:
-    """Names of the windows whose rows the batch replaces; null for all windows of the sink."""
-    return job.plan.fills if job.plan.changes_spec else job.windows
+    return ReplacedRange.of(sink, newest(sink), ends, job.replaced_windows)
 
 
 def _replaced_ends(plan: Plan, emission: Emission) -> tuple[int, int] | None:
@@ -235,12 +232,6 @@ def _remove(
             remove(target.table, files)
 
 
-def _sink_schema(job: Job) -> pa.Schema:
-    """The columns of the sink's files, ``retracted`` among them unless an earlier version of windowmill made the sink without it."""
-    schema = job.input.sink_schema
-    return schema if not job.input.rule.revises and _lacks_retracted(job) else schema.append(pa.field(RETRACTED, pa.bool_()))
-
-
 def _lacks_retracted(job: Job) -> bool:
     """Whether an earlier version of windowmill made the sink without the column ``retracted``, which revised results add."""
     sink = job.runnable.sink_path
@@ -264,7 +255,7 @@ def _computed(
     widens = applies or (job.input.rule.revises and _lacks_retracted(job))
     if ends is not None or applies:
         removes = () if replaced is None else replaced.files
-        windows = _replaced_windows(job)
+        windows = job.replaced_windows
         changes["sink"] = Changes.of(schema, results, kept=kept, removes=removes, replaces=ends, windows=windows, widens=widens)
     elif not is_table(job.runnable.sink_path) or results or kept:
         changes["sink"] = Changes.of(schema, results, kept=kept, widens=widens)

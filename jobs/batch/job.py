@@ -68,6 +68,11 @@ class Job:
         return cls(runnable, plan, source, reading, check, windows, options)
 
     @property
+    def replaced_windows(self) -> tuple[str, ...] | None:
+        """Names of the windows whose rows the batch replaces; null for all windows of the sink."""
+        return self.plan.fills if self.plan.changes_spec else self.windows
+
+    @property
     def paths(self) -> tuple[str, ...]:
         """The path of each file that the batch reads, by which quarantine names it; none for files of its own."""
         return () if self.plan.restates else tuple(file.path for file in self.reading.files)

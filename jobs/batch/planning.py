@@ -68,12 +68,8 @@ NOTHING_ACCEPTED = Acceptance()
 OnReading = Callable[[SourceTable, Reading], None]
 
 
-def ignore(source: SourceTable, reading: Reading) -> None:
-    """The default of ``on_reading``."""
-
-
-def _say_nothing(what: str) -> None:
-    """The default of ``on_other_rows``."""
+def ignore(*_: object) -> None:
+    """The default of ``on_reading`` and ``on_other_rows``."""
 
 
 def next_run(
@@ -142,7 +138,7 @@ def next_backfill(
     history: History = "current",
     accepted: Acceptance = NOTHING_ACCEPTED,
     on_reading: OnReading = ignore,
-    on_other_rows: Callable[[str], None] = _say_nothing,
+    on_other_rows: Callable[[str], None] = ignore,
 ) -> BackfillPlan:
     """The plan of a backfill of the windows that end in (``begin``, ``end``], instants on the axis.
 
@@ -160,7 +156,9 @@ def next_backfill(
     before = state_plans(ledger.batches())
     refuse_purged(runnable, before, history)
     versions = backfill_versions(runnable, source, before, history)
-    others = bool(before) and _counts_others(runnable, source, before, versions)
+    # Whether it counts other rows than these batches, or in another order.
+    was_restated = any(plan.replaces_state and plan.snapshot is not None for plan in before)
+    others = bool(before) and (was_restated or versions != backfill_versions(runnable, source, before, "log"))
     if others:
         from windowmill.jobs.batch.counted_rows import check_range  # loads what a run without new rows does not need
 
@@ -181,12 +179,6 @@ def next_backfill(
     )
     check_plan(runnable, ledger, source, plan)
     return plan
-
-
-def _counts_others(runnable: Runnable, source: SourceTable, before: Sequence[Plan], versions: VersionRange) -> bool:
-    """Whether a backfill of ``versions`` counts other rows than the batches of ``before``, or in another order."""
-    was_restated = any(plan.replaces_state and plan.snapshot is not None for plan in before)
-    return versions != backfill_versions(runnable, source, before, "log") or was_restated
 
 
 def next_restatement(
@@ -220,9 +212,20 @@ def next_restatement(
 
         source, files, through = corrected(runnable, ledger, source, files, last.plan.to_version, ends)
     after = last.plan.to_version
-    _refuse_unread(runnable, changed, after if through is None else through)
+    read = after if through is None else through
+    if changed is not None and changed[1] > read:
+        raise OutOfTurnError(
+            f"pipeline {runnable.name}: version {changed[1]} of the source has not been read, only those through {read}; "
+            "`windowmill restate` without versions takes the unread ones"
+        )
     check_tables(runnable, ledger, accepted)
-    first, versions = _first_plan(runnable, ledger), restated_versions(source, after, through, goes_on=changed is None and not late)
+    first = state_plans(ledger.batches())[0]
+    if first.from_version >= 0:
+        raise UnsupportedError(
+            f"pipeline {runnable.name}: it began at version {first.from_version + 1} (startingVersion), but the table as it is now does "
+            "not distinguish rows before it; backfill it in a new sink instead"
+        )
+    versions = restated_versions(source, after, through, goes_on=changed is None and not late)
     if source.names_files:
         on_reading(source, check_readable(runnable, source, versions, again=False))
     plan = RestatePlan(
@@ -237,25 +240,6 @@ def next_restatement(
     )
     check_plan(runnable, ledger, source, plan)
     return plan
-
-
-def _refuse_unread(runnable: Runnable, changed: tuple[int, int] | None, after: int) -> None:
-    if changed is not None and changed[1] > after:
-        raise OutOfTurnError(
-            f"pipeline {runnable.name}: version {changed[1]} of the source has not been read, only those through {after}; "
-            "`windowmill restate` without versions takes the unread ones"
-        )
-
-
-def _first_plan(runnable: Runnable, ledger: Ledger) -> Plan:
-    """The plan of the batch with which a running pipeline began: at the first version of its source."""
-    first = state_plans(ledger.batches())[0]
-    if first.from_version >= 0:
-        raise UnsupportedError(
-            f"pipeline {runnable.name}: it began at version {first.from_version + 1} (startingVersion), but the table as it is now does "
-            "not distinguish rows before it; backfill it in a new sink instead"
-        )
-    return first
 
 
 def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, versions: VersionRange) -> dict[str, Any]:
@@ -453,11 +437,7 @@ def has_brief_use(runnable: Runnable, source: SourceTable, reading: Reading) -> 
 
 def is_beyond_process(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
     """Whether only Spark can read the rows of ``reading``, or they are too many for this process, as far as the source's log shows."""
-    try:
-        limits.check_files(reading.files, None)
-    except limits.TooLargeError:
-        return True
-    return not _is_plain(runnable.pipeline, source, reading)
+    return not (limits.are_few_files(reading.files) and _is_plain(runnable.pipeline, source, reading))
 
 
 def _is_plain(pipeline: Pipeline, source: SourceTable, reading: Reading) -> bool:

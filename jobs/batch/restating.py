@@ -180,7 +180,9 @@ class Restatement:
             there = {name: name for name in pa.schema(table.schema().to_arrow()).names}
             parts += (self.scope.of_keys(rows, self._pipeline.keys) for rows in queried(table, types, self._shown_where(), there))
         shown = pa.concat_tables(parts)
-        return corrections(self._pipeline, self._restated(new), self._restated(shown), self.plan.batch, self._range)
+        begin, end = self.plan.range_from, self.plan.range_to
+        within = AXIS_BEGIN if begin is None else begin, AXIS_END if end is None else end
+        return corrections(self._pipeline, self._restated(new), self._restated(shown), self.plan.batch, within)
 
     def _shown_where(self) -> str:
         """The SQL condition for rows of the sink that the restatement may change."""
@@ -193,12 +195,6 @@ class Restatement:
             bounds += [("<=", self.plan.range_to), (">", self.plan.range_from)]
         return " AND ".join([named, *(f"{end} {sign} {at}" for sign, at in bounds if at is not None)])
 
-    @property
-    def _range(self) -> tuple[int, int]:
-        """The range (begin, end] of the ends of windows that the plan restates."""
-        begin, end = self.plan.range_from, self.plan.range_to
-        return AXIS_BEGIN if begin is None else begin, AXIS_END if end is None else end
-
     def _restated(self, rows: pa.Table) -> pa.Table:
         """Those of ``rows`` whose windows have been shown, on grids those that hold a touched row."""
         ends, after = rows.column("window_end").cast(pa.int64()), self.plan.shown_after
@@ -208,7 +204,8 @@ class Restatement:
             chosen = chosen & ~pc.and_(pc.equal(rows.column("window"), name), within).to_numpy()
         touched = self.scope.touched
         if touched is not None and self._pipeline.time.end is None:
-            grids = [window.name for window in self._pipeline.windows if _is_plain_grid(self._pipeline, window.name)]
+            # A window on a grid has a row only if it holds an event, unless it fills gaps.
+            grids = [window.name for window in self._pipeline.windows if window.on_grid and not window.fills_gaps]
             of_grid = pc.is_in(rows.column("window"), pa.array(grids, pa.string())).to_numpy()
             chosen &= ~of_grid | _holding(rows, touched, self._pipeline.keys)
         return rows.filter(pa.array(chosen))
@@ -230,12 +227,6 @@ def _uncounted(source: SourceTable, ledger: Ledger, through: int) -> list[int] |
         return [each.version for each in uncounted_changes(state_plans(ledger.batches()), source, through, ahead=False)]
     except SourceRangeGoneError:
         return None
-
-
-def _is_plain_grid(pipeline: Pipeline, name: str) -> bool:
-    """Whether the window is on a grid, and has a row only if it holds an event."""
-    window = next(each for each in pipeline.windows if each.name == name)
-    return window.on_grid and not window.fills_gaps
 
 
 def _holding(rows: pa.Table, touched: pa.Table, keys: tuple[str, ...]) -> np.ndarray:

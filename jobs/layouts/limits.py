@@ -120,6 +120,15 @@ def check_files(files: Sequence[AddedFile], layout: Layout | None) -> None:
     check_rows(sum(file.rows or 0 for file in files), layout)
 
 
+def are_few_files(files: Sequence[AddedFile]) -> bool:
+    """Whether this process computes the rows of ``files``, as far as the source's log shows."""
+    try:
+        check_files(files, None)
+    except TooLargeError:
+        return False
+    return True
+
+
 def state_beyond(path: str) -> TooLargeError:
     """The error for state at ``path`` of which a batch needs more than :func:`state_read` allows."""
     most = f"{MAX_STATE_BYTES >> 20} MB or {MAX_STATE_ROWS:,} rows"
