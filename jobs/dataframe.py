@@ -50,7 +50,7 @@ from windowmill.jobs.sources.delta_log import read_version
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, Tasks, all_examined, divided, file_parts
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
 from windowmill.jobs.sources.spark_files import with_event_times
-from windowmill.jobs.sources.unusable_rows import TOO_LATE, EventTimes
+from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.access import access_to, mapped, sql_type
 from windowmill.jobs.spark.session import ship_modules
 from windowmill.windowing.bounds import check_lengths
@@ -211,12 +211,12 @@ def _of_files(df: DataFrame, batch: SourceInput, part: SlicePart | None, latest:
     if part is not None:
         work = part.map_reduce(batch.emission(None), has_late=False)
         scan = FileScan.of(df, batch, columns_read(work.reading), latest)
-        return None if scan is None else _with_retracted(windows_of_files(spark, scan, work, shuffle_partitions(batch, spark)), batch)
+        return None if scan is None else _by_slices(spark, work, RowsOfFiles(scan.tasks, partial(_usable, scan)), batch)
     if pipeline.time.end is not None or (final and _ticks_past_tuples(pipeline)):
         return None
     bounded = BoundedWork.of(batch)
     scan = FileScan.of(df, batch, bounded.reading.source_columns, latest)
-    return None if scan is None else bounded.results_of_files(spark, scan, shuffle_partitions(batch, spark))
+    return None if scan is None else bounded.results(spark, bounded.source_of(scan), shuffle_partitions(batch, spark))
 
 
 @dataclass(frozen=True)
@@ -233,8 +233,9 @@ class _RowsOfInput:
         batch, arrived = self.batch, self.arrived
         has_late = arrived is not None and arrived.late
         work = part.map_reduce(batch.emission(None if arrived is None else arrived.seen), has_late=has_late)
-        results = windows_of_frame(self.rows, work, batch.times, shuffle_partitions(batch, self.rows.sparkSession))
-        results = _with_retracted(results, batch)
+        own = [NUMBER_OF, WATERMARK_OF] if has_late else []
+        sent = self.rows.select(*own, *inputs(self.rows, work.reading, also=batch.times.columns))
+        results = _by_slices(self.rows.sparkSession, work, RowsOfFrame(sent, partial(judged, batch.times, work), 0), batch)
         if self.label is None:
             return Evaluated(results, None)
         refused = _unusable(self.rows, self.label)
@@ -243,27 +244,25 @@ class _RowsOfInput:
         return Evaluated(results, refused)
 
     def by_keys(self) -> Evaluated:
-        batch, arrived = self.batch, self.arrived
-        partitions = shuffle_partitions(batch, self.rows.sparkSession)
-        rows = without_watermark(numbered(self.rows)) if arrived is None else self.rows
+        batch, arrived, spark = self.batch, self.arrived, self.rows.sparkSession
+        partitions = shuffle_partitions(batch, spark)
+        rows = without_watermark(self.rows.withColumn(NUMBER_OF, _place())) if arrived is None else self.rows
         bounded = BoundedWork.of(batch, self._seen())
         if self.label is None:
-            return Evaluated(bounded.results(rows, partitions * _PARTITIONS_OF_UNKNOWN), None)
+            sent = rows.select(NUMBER_OF, *inputs(rows, bounded.reading, also=batch.times.columns))
+            source = RowsOfFrame(sent, partial(judged, batch.times, bounded), 0)
+            return Evaluated(bounded.results(spark, source, partitions * _PARTITIONS_OF_UNKNOWN), None)
         outcome = bounded.outcome(rows, partitions_for(1 if arrived is None else arrived.n_rows, partitions)).persist()
         numbers = outcome.where(F.col(_REFUSED).isNotNull()).select(F.col(_REFUSED).alias(NUMBER_OF))
         late = rows.join(numbers, NUMBER_OF).select(backquoted(self.label), F.lit(TOO_LATE).alias(REASON))
-        return Evaluated(results_in(outcome), _unusable(rows, self.label).unionByName(late))
+        results = outcome.where(F.col(_RESULT).isNotNull()).select(f"{_RESULT}.*")
+        return Evaluated(results, _unusable(rows, self.label).unionByName(late))
 
     def _seen(self) -> int | None:
         """Greatest event time of the input, where it makes a difference."""
         if self.arrived is not None:
             return self.arrived.seen
         return _greatest(self.rows) if self.final and _ticks_past_tuples(self.batch.pipeline) else None
-
-
-def _with_retracted(results: DataFrame, batch: SourceInput) -> DataFrame:
-    """``results`` of windows on grids, which are never retracted, with ``retracted`` where late rows bring revisions."""
-    return results.withColumn(RETRACTED, F.lit(False)) if batch.rule.revises else results
 
 
 def _unusable(rows: DataFrame, label: str) -> DataFrame:
@@ -355,11 +354,6 @@ def _too_late(
         rows = lateness.marked(pa.Table.from_batches([batch]), lateness_of)
         late = rows.filter(pc.is_in(rows.column(NUMBER_OF), pa.array(lateness.too_late_among(rows, None, grids))))
         yield from late.append_column(REASON, pa.repeat(TOO_LATE, late.num_rows)).select(schema.names).cast(schema).to_batches()
-
-
-def numbered(rows: DataFrame) -> DataFrame:
-    """Add a number to each row, in the order of ``rows``."""
-    return rows.withColumn(NUMBER_OF, _place())
 
 
 def _placed(rows: DataFrame) -> DataFrame:
@@ -515,22 +509,12 @@ class BoundedWork:
             grids = [grid for part in parts for grid in part.grids]
             yield Advanced((), None, refused_by_all(new, refused, grids, self.batch), Counts())
 
-    def results(self, rows: DataFrame, partitions: int) -> DataFrame:
-        """The result rows of ``rows``, none of which is late; they have what event times are made of, and numbers."""
-        sent = rows.select(NUMBER_OF, *inputs(rows, self.reading, also=self.batch.times.columns))
-        source = RowsOfFrame(sent, partial(judged, self.batch.times, self), 0)
-        return self._without_constants(Exchange(rows.sparkSession, self, source, None, partitions))
-
-    def results_of_files(self, spark: SparkSession, scan: FileScan, partitions: int) -> DataFrame:
-        """As :meth:`results`, of the rows of ``scan``."""
-        return self._without_constants(Exchange(spark, self, self.source_of(scan), None, partitions))
-
     def source_of(self, scan: FileScan) -> RowsOfFiles:
         """The rows of ``scan``."""
         return RowsOfFiles(scan.tasks, partial(_numbered, scan, self._schema))
 
     def outcome(self, rows: DataFrame, partitions: int) -> DataFrame:
-        """As :meth:`results`, with the numbers of refused rows; ``rows`` have event times, reasons and the watermark at their arrival."""
+        """Result rows and numbers of refused ones; ``rows`` have event times, reasons, numbers and the watermark at their arrival."""
         schema = pa.schema([(_RESULT, pa.struct(list(self._result_schema))), (_REFUSED, pa.int64())])
         own = [name for name in (TIME, UNTIL_OF, NUMBER_OF, WATERMARK_OF) if name != UNTIL_OF or UNTIL_OF in self._schema.names]
         sent = rows.where(F.col(REASON).isNull()).select(*inputs(rows, self.reading), *own)
@@ -538,14 +522,19 @@ class BoundedWork:
         gathered, groups_of = exchange.gathered()
         return mapped(gathered, partial(_outcome, self, schema, groups_of), schema)
 
-    def _without_constants(self, exchange: Exchange) -> DataFrame:
-        """The result rows of an ``exchange``.
+    def results(self, spark: SparkSession, source: RowsOfFiles | RowsOfFrame, partitions: int) -> DataFrame:
+        """The result rows of ``source``, none of which is late.
 
         Spark copies data from Python row by row, so columns that are the same in every row are added in Spark.
         """
-        schema, same = self._result_schema, self._same_in_every_row()
+        pipeline, schema = self.batch.pipeline, self._result_schema
+        same = {"batch": F.lit(self.batch.batch)}
+        if pipeline.emit == "final":
+            same["revision"] = F.lit(0)
+        if len(pipeline.windows) == 1:
+            same["window"] = F.lit(pipeline.windows[0].name)
         varying = pa.schema([field for field in schema if field.name not in same])
-        gathered, groups_of = exchange.gathered()
+        gathered, groups_of = Exchange(spark, self, source, None, partitions).gathered()
         found = mapped(gathered, partial(_results, self, varying, groups_of), varying)
         cells = {name: F.col(backquoted(name)) for name in varying.names} | same
         return found.select(*(cells[field.name].cast(sql_type(field.dataType)).alias(field.name) for field in from_arrow_schema(schema)))
@@ -556,24 +545,9 @@ class BoundedWork:
         schema = self.batch.sink_schema
         return schema.append(pa.field(RETRACTED, pa.bool_())) if self.batch.rule.revises else schema
 
-    def _same_in_every_row(self) -> dict[str, Column]:
-        """Result columns by name that have the same value in every row."""
-        pipeline = self.batch.pipeline
-        same = {"batch": F.lit(self.batch.batch)}
-        if pipeline.emit == "final":
-            same["revision"] = F.lit(0)
-        if len(pipeline.windows) == 1:
-            same["window"] = F.lit(pipeline.windows[0].name)
-        return same
-
     def tables(self, done: Advanced) -> Iterator[pa.Table]:
         """The result rows in ``done``."""
         return (with_retracted(rows) if self.batch.rule.revises else rows for rows in done.results if rows.num_rows)
-
-
-def results_in(outcome: DataFrame) -> DataFrame:
-    """The result rows in an :meth:`~BoundedWork.outcome`."""
-    return outcome.where(F.col(_RESULT).isNotNull()).select(f"{_RESULT}.*")
 
 
 def complete(rows: pa.Table) -> pa.Table:
@@ -620,27 +594,16 @@ def _numbered(scan: FileScan, schema: pa.Schema, task: int) -> Iterator[pa.Table
         yield pa.table([numbers if name == NUMBER_OF else rows.column(name) for name in schema.names], names=schema.names)
 
 
-def windows_of_frame(rows: DataFrame, work: SliceMapReduce, times: EventTimes, partitions: int) -> DataFrame:
-    """The result rows of windows on grids over ``rows``, whose times, and whether they are late, ``work`` has yet to find."""
-    own = [] if work.rule is None else [NUMBER_OF, WATERMARK_OF]
-    source = RowsOfFrame(rows.select(*own, *inputs(rows, work.reading, also=times.columns)), partial(judged, times, work), 0)
-    return windows_of(Exchange(rows.sparkSession, work, source, None, partitions), work)
-
-
-def windows_of_files(spark: SparkSession, scan: FileScan, work: SliceMapReduce, partitions: int) -> DataFrame:
-    """As :func:`windows_of_frame`, of the rows of ``scan``."""
-    return windows_of(Exchange(spark, work, RowsOfFiles(scan.tasks, partial(_usable, scan)), None, partitions), work)
-
-
 def _usable(scan: FileScan, task: int) -> Iterator[pa.Table]:
     """Runs in an executor."""
     return _as_tables(scan.usable(task))
 
 
-def windows_of(exchange: Exchange, work: SliceMapReduce) -> DataFrame:
-    """The result rows of windows on grids over the rows of ``exchange``."""
-    gathered, groups_of = exchange.gathered()
-    return _completed(mapped(gathered, partial(_windows, work, groups_of), work.stage.declared_schema), work.stage)
+def _by_slices(spark: SparkSession, work: SliceMapReduce, source: RowsOfFiles | RowsOfFrame, batch: SourceInput) -> DataFrame:
+    """The result rows of windows on grids, which are never retracted, over the rows of ``source``."""
+    gathered, groups_of = Exchange(spark, work, source, None, shuffle_partitions(batch, spark)).gathered()
+    results = _completed(mapped(gathered, partial(_windows, work, groups_of), work.stage.declared_schema), work.stage)
+    return results.withColumn(RETRACTED, F.lit(False)) if batch.rule.revises else results
 
 
 def _windows(work: SliceMapReduce, groups_of: GroupsOf, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -106,7 +106,7 @@ def next_run(
         if not any(version.added for version in source.versions(after, through)):
             last_corrected = change[1]
             if isinstance(source, DeltaSource):
-                from windowmill.jobs.batch.restated_rows import last_redelivery  # imports numba
+                from windowmill.jobs.batch.restating import last_redelivery  # imports numba
 
                 last_corrected = last_redelivery(pipeline, source, change, last.outcome.seen)
             return next_restatement(runnable, ledger, changed=(change[0], last_corrected), through=last_corrected, accepted=accepted)

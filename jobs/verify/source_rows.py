@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import is_table, table_at
-from windowmill.jobs.batch.restated_rows import kept_out
+from windowmill.jobs.batch.restating import kept_out
 from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable

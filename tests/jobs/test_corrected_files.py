@@ -22,7 +22,7 @@ import pytest
 
 from tests.spark.harness import Bench, quiet
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.batch import loop, restated_rows
+from windowmill.jobs.batch import loop, restating
 from windowmill.windowing.errors import LocalComputeError
 
 Row = dict[str, Any]
@@ -295,7 +295,7 @@ def test_rows_in_quarantine_are_known_by_their_values_where_the_table_does_not_n
 @pytest.mark.covers("P7")
 @pytest.mark.parametrize("alone", [True, False], ids=["on this machine", "in object storage"])
 def test_a_restatement_removes_its_own_files_and_those_of_dead_attempts(tmp_path, monkeypatch, alone):
-    monkeypatch.setattr(restated_rows, "is_local", lambda _: alone)
+    monkeypatch.setattr(restating, "is_local", lambda _: alone)
     table, bench, rows, files = landed(tmp_path, FORMS["plain"])
     folder = Path(Places.of(bench.pipeline).restated)
     folder.mkdir()

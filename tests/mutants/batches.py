@@ -58,7 +58,7 @@ MUTANTS = {
         ("chunks-cut-where-batches-end", "windowing.columnar.slices:_chunks", instead("(_1, _2, CHUNK_ROWS)", "(_1, _2, room)")),
     ],
     f"{RESTATEMENTS}restatements_of_several_keys_at_one_version_keep_their_rows_apart": [
-        ("rows-restated-with-numbers-of-others", "jobs.batch.restated_rows:write_rows", instead("rows_numbered(_, _)", "0")),
+        ("rows-restated-with-numbers-of-others", "jobs.batch.restating:Restatement.write_rows", instead("rows_numbered(_, _)", "0")),
     ],
     f"{JOBS_ARRIVAL}each_row_is_judged_by_the_commits_before_its_own": [
         ("late-rows-on-time", "jobs.layouts.lateness:judged_at", instead("_1 = _2 < _3", "_1 = _2 < _3 - 1")),

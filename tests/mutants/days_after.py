@@ -58,7 +58,7 @@ MUTANTS = {
     f"{DAYS}a_row_that_the_filter_leaves_out_does_not_move_the_watermark": [
         (
             "watermark-moved-by-rows-left-out",
-            "jobs.batch.restated_rows:_chosen_by_filter",
+            "jobs.batch.restating:_chosen_by_filter",
             instead("_1.select(_2) if _ is None else _.evaluated(_, _, [], None).select(_)", "_1.select(_2)"),
         ),
     ],
@@ -80,16 +80,16 @@ MUTANTS = {
         ("moved-windows-not-retracted", "windowing.slicing.revised_slicer:EmittedVersions._retracted", never("_ >= 0 and _ not in _")),
     ],
     f"{DAYS}rows_that_take_the_place_of_deleted_ones_are_corrections": [
-        ("redelivered-rows-late", "jobs.batch.restated_rows:_takes_place", never("bool(_)")),
+        ("redelivered-rows-late", "jobs.batch.restating:_takes_place", never("bool(_)")),
     ],
     f"{DAYS}late_rows_behind_a_deletion_of_others_are_late_as_ever": [
-        ("all-rows-behind-a-deletion-in-time", "jobs.batch.restated_rows:_takes_place", instead("bool(_)", "len(late) > 0")),
+        ("all-rows-behind-a-deletion-in-time", "jobs.batch.restating:_takes_place", instead("bool(_)", "len(late) > 0")),
     ],
     f"{CHANGED}maintenance_keeps_what_the_spec_that_runs_needs_while_the_file_has_changed": [
         ("maintenance-by-a-changed-spec", "checkpoints.ledger:Ledger.as_computed", instead("last is None or _", "True")),
     ],
     f"{DAYS}rows_that_take_the_place_of_deleted_ones_are_corrections_behind_other_commits": [
-        ("redelivered-rows-behind-others-late", "jobs.batch.restated_rows:last_redelivery", instead("last = version.version", "break")),
+        ("redelivered-rows-behind-others-late", "jobs.batch.restating:last_redelivery", instead("last = version.version", "break")),
     ],
     f"{DAYS}late_takes_the_rows_that_missed_some_of_their_windows": [
         ("rows-that-missed-windows-left-out", "jobs.batch.counted_rows:were_missed", never("any(_)")),
@@ -114,7 +114,7 @@ MUTANTS = {
         ("rows-moved-ahead-in-no-state", "jobs.batch.counted_rows:uncounted_changes", instead("_1 if ahead else min(_, _)", "_1")),
     ],
     f"{DAYS}a_row_that_no_batch_has_counted_moves_no_watermark_when_it_is_removed": [
-        ("watermark-moved-by-removed-rows", "jobs.batch.restated_rows:latest_inserted", instead('"after"', "None")),
+        ("watermark-moved-by-removed-rows", "jobs.batch.restating:latest_inserted", instead('"after"', "None")),
     ],
     f"{VERIFIED}verify_does_not_judge_rows_of_the_quarantine_that_a_backfill_from_the_table_counts": [
         ("rows-of-the-quarantine-judged", "jobs.verify.check:verify", never("_ in rows.refused and any(_)")),
