@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from zoneinfo import ZoneInfo
 
-from windowmill.expectations.suites import check_rules, rules, sink_columns, type_problems
+from windowmill.expectations.suites import check_rules, rules, sink_columns
 from windowmill.jobs.conditions.truths import conditions_by_field
 from windowmill.jobs.sources.base import kind_problems
 from windowmill.windowing.aggregates.own import adapt
@@ -22,9 +22,6 @@ from windowmill.windowing.errors import LimitExceededError, SpecError, first_lin
 from windowmill.windowing.redaction import holds_credentials
 from windowmill.windowing.registry import imported
 from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 Problem = tuple[str, str]
 
@@ -38,7 +35,7 @@ def problems_of(pipeline: Pipeline) -> list[Problem]:
     # User functions are also looked up in the working directory; last on the path, so that its modules shadow no others.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
-    found = [*_condition_problems(pipeline), *_function_problems(pipeline), *_schedule_problems(pipeline), *_rule_problems(pipeline)]
+    found = [*condition_problems(pipeline), *function_problems(pipeline), *_schedule_problems(pipeline), *rule_problems(pipeline)]
     return [*found, *_length_problems(pipeline), *not_run(pipeline), *([] if found else _strict_problems(pipeline))]
 
 
@@ -85,33 +82,14 @@ def _catalog_problems(pipeline: Pipeline, name: str) -> Iterator[Problem]:
         yield "source.table", f"a table of a catalog is read as Delta; for {pipeline.source.format} give the path of the folder"
 
 
-def check_conditions(pipeline: Pipeline) -> None:
-    """Raise ``SpecError``, naming the field, for a condition that the engines, or two attempts, might evaluate differently."""
-    _refuse_first(pipeline, _condition_problems(pipeline))
+def refuse_first(pipeline: Pipeline, problems: Iterable[Problem]) -> None:
+    """Raise ``SpecError`` for the first of ``problems``, which are found one by one, naming its field."""
+    for where, problem in problems:
+        raise SpecError(f"pipeline {pipeline.pipeline}: {where}: {problem}")
 
 
-def check_functions(pipeline: Pipeline) -> None:
-    """Raise ``SpecError``, naming the field, for a function or an aggregate of the user's that cannot be used."""
-    _refuse_first(pipeline, _function_problems(pipeline))
-
-
-def check_expectations(pipeline: Pipeline) -> None:
-    """Raise ``SpecError``, naming the field, for an expectation that no batch could be validated by."""
-    _refuse_first(pipeline, _rule_problems(pipeline))
-
-
-def check_rule_types(pipeline: Pipeline, schema: pa.Schema) -> None:
-    """Raise ``SpecError``, naming the field, for an expectation over a column of a type that it does not take; of results by ``schema``."""
-    _refuse_first(pipeline, iter(type_problems(pipeline, schema)))
-
-
-def _refuse_first(pipeline: Pipeline, problems: Iterator[Problem]) -> None:
-    problem = next(problems, None)
-    if problem:
-        raise SpecError(f"pipeline {pipeline.pipeline}: {problem[0]}: {problem[1]}")
-
-
-def _condition_problems(pipeline: Pipeline) -> Iterator[Problem]:
+def condition_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    """Conditions that the engines, or two attempts, might evaluate differently."""
     for field, text in conditions_by_field(pipeline):
         from windowmill.jobs.conditions.checks import condition_problem  # loads the parser
 
@@ -120,7 +98,8 @@ def _condition_problems(pipeline: Pipeline) -> Iterator[Problem]:
             yield field, problem
 
 
-def _function_problems(pipeline: Pipeline) -> Iterator[Problem]:
+def function_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    """Functions and aggregates of the user's that cannot be used."""
     for index, window in enumerate(pipeline.windows):
         for name, place in window.functions().items():
             found, problem = _try_import(place)
@@ -152,10 +131,10 @@ def alert_problems(pipeline: Pipeline) -> Iterator[Problem]:
             yield f"airflow.{name}", f"got {place!r}, but there is no module {module}; put its folder on PYTHONPATH, or correct the name"
 
 
-def _rule_problems(pipeline: Pipeline) -> Iterator[Problem]:
+def rule_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    """Expectations that no batch could be validated by."""
     if not pipeline.expectations:
         return
-
     for problem in check_rules(pipeline, sink_columns(pipeline)):
         where, _, text = problem.partition(": ")
         yield where, text

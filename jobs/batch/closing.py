@@ -64,7 +64,6 @@ from windowmill.windowing.watermark import LatenessRule
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
-__all__ = ["compact_tables", "held_error", "import_engine", "quality_changes", "report", "validate", "validate_again", "write_docs"]
 
 #: Columns of the quarantine table that are read.
 COLUMNS = ("reason", "detail", "event_time", "watermark", "row")
@@ -189,19 +188,7 @@ def import_engine(pipeline: Pipeline) -> None:
         load()
 
 
-def validate(job: Job, computed: ComputedBatch, changes: Mapping[str, Changes], spark: Callable[[], Any], ledger: Ledger) -> Verdict:
-    """The verdict on the rows that a batch is to publish.
-
-    - ``spark``: gives the Spark session, which few batches need.
-    - ``changes``: the files of the batch by role of their table.
-    - ``ledger``: the batches before it.
-    """
-    runnable, sink = job.runnable, changes.get("sink", Changes())
-    rows = ResultFiles(runnable.sink_path, sink.adds, job.input.sink_schema)
-    return _verdict(runnable, ledger, job.plan, rows, runnable.places.quarantine, changes, computed.counts, computed.emission.seen, spark)
-
-
-def _verdict(
+def verdict_on(
     runnable: Runnable,
     ledger: Ledger,
     plan: Plan,
@@ -212,7 +199,10 @@ def _verdict(
     seen: int | None,
     spark: Callable[[], Any],
 ) -> Verdict:
-    """The verdict on the result ``rows`` of ``plan``, whose quarantined rows are in the folder ``quarantine``."""
+    """The verdict on the result ``rows`` of ``plan``, whose quarantined rows are in the folder ``quarantine``.
+
+    ``changes``: the files of the batch by role of their table. ``spark`` gives the session, which few batches need.
+    """
     lost = read_files(quarantine, changes.get("quarantine", Changes()).adds, COLUMNS)
     first = ledger.last_commit is None
     loss = partial(loss_of, lost, runnable.pipeline, rows_read=counts.rows_read, seen=seen, first=first)
@@ -243,7 +233,7 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
     with progress.step("validate", f"the rows of batch {plan.batch}, which is held, against the expectations"):
         changes, outcome, held_files = ledger.changes_of(held), held.outcome, runnable.places.held
         rows = ResultFiles(held_files, changes.get("sink", Changes()).adds, _schema_of(runnable.pipeline, plan))
-        verdict = _verdict(runnable, ledger, plan, rows, f"{held_files}/_quarantine", changes, outcome.counts, outcome.seen, spark)
+        verdict = verdict_on(runnable, ledger, plan, rows, f"{held_files}/_quarantine", changes, outcome.counts, outcome.seen, spark)
     report(verdict, progress)
     quality = quality_changes(runnable, plan, verdict, str(held.holds), at)
     held_again = verdict.status == "held"

@@ -34,7 +34,7 @@ from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import Reading, SourceTable, open_source
 from windowmill.jobs.sources.reading import Arrival, History
 from windowmill.jobs.spark import launch
-from windowmill.jobs.spec_checks import check_expectations, not_run
+from windowmill.jobs.spec_checks import not_run, refuse_first, rule_problems
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import LocalComputeError, OutOfTurnError, ServerGoneError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
@@ -138,7 +138,7 @@ class Turn:
         else:
             from windowmill.jobs.batch.closing import validate_again
 
-            check_expectations(self.pipeline)
+            refuse_first(self.pipeline, rule_problems(self.pipeline))
             done = validate_again(self.runnable, held, self.ledger, self.progress)
         self._warn(done)
         return done

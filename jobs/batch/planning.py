@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version as distribution_version
+from itertools import chain
 from typing import Any
 
 from windowmill.checkpoints.batches import Batch, state_plans
@@ -18,7 +19,7 @@ from windowmill.checkpoints.own_tables import own_tables, refuse_committed, veri
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import BackfillPlan, Plan, RestatePlan, RunPlan
 from windowmill.checkpoints.stores import forbidden_folder, located
-from windowmill.expectations.suites import needs_spark, rules
+from windowmill.expectations.suites import needs_spark, rules, type_problems
 from windowmill.jobs import user_code
 from windowmill.jobs.batch.engine import compute_of, tries_this_process
 from windowmill.jobs.layouts import limits
@@ -38,7 +39,7 @@ from windowmill.jobs.sources.reading import (
     restated_versions,
 )
 from windowmill.jobs.spark.spark_settings import is_short_run
-from windowmill.jobs.spec_checks import check_conditions, check_expectations, check_functions, check_rule_types
+from windowmill.jobs.spec_checks import condition_problems, function_problems, refuse_first, rule_problems
 from windowmill.windowing.axis import Duration, to_us
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import (
@@ -278,8 +279,17 @@ def refuse_held(runnable: Runnable, ledger: Ledger, then: str) -> None:
 
 
 def check_tables(runnable: Runnable, ledger: Ledger, accepted: Acceptance) -> None:
-    """Refuse the pipeline's tables if others have changed them, and modules and time zones that have changed since the last batch."""
-    _check_writable(runnable)
+    """Refuse the pipeline's tables if this process cannot write them, or others have changed them; and changed modules and time zones."""
+    for role, table in own_tables(runnable).items():
+        folder = forbidden_folder(table.place)
+        if folder is not None:
+            raise error_of(role)(
+                f"{role} {table.place}: the folder {folder} is read-only for this process; give its user the permission to write, or "
+                "mount it writable, and run again"
+            )
+    check_writable_features(runnable.sink_path)  # that neither delta-rs nor Spark can write
+    for path in (runnable.places.ledger, runnable.places.quality):
+        check_appendable(path)
     verify(ledger, own_tables(runnable), accept_changes=accepted.changes)
     if ledger.newest_kept and not accepted.code:
         user_code.check_modules(runnable.pipeline, ledger.newest_kept.plan)
@@ -294,13 +304,11 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
     columns = Columns.of(source.schema_json)
     if ledger.newest_kept:  # says of a missing column what has become of it
         check_unchanged(ledger.newest_kept.plan.source_schema, source.schema_json, pipeline, source.path)
-    if not ledger.newest_kept:
-        # Later batches have the same conditions: a spec with other ones is refused.
-        check_conditions(pipeline)
-    check_functions(pipeline)
-    check_expectations(pipeline)
+    else:  # later batches have the same conditions: a spec with other ones is refused
+        refuse_first(pipeline, condition_problems(pipeline))
+    refuse_first(pipeline, chain(function_problems(pipeline), rule_problems(pipeline)))
     columns.check(pipeline, f"the source {source.path}", source.unread, source.untyped)
-    check_rule_types(pipeline, result_schema(pipeline, columns.arrow))
+    refuse_first(pipeline, type_problems(pipeline, result_schema(pipeline, columns.arrow)))
     if pipeline.strict:
         from windowmill.windowing.layouts import check_strict
 
@@ -362,20 +370,6 @@ def reads_before_change(runnable: Runnable, ledger: Ledger, source: SourceTable 
 
 def _never_ran(runnable: Runnable) -> OutOfTurnError:
     return OutOfTurnError(f"pipeline {runnable.name}: has committed no batch, so there is nothing to restate; `windowmill run` it first")
-
-
-def _check_writable(runnable: Runnable) -> None:
-    """Refuse the pipeline's tables if this process must not write them, or with features that neither delta-rs nor Spark can write."""
-    for role, table in own_tables(runnable).items():
-        folder = forbidden_folder(table.place)
-        if folder is not None:
-            raise error_of(role)(
-                f"{role} {table.place}: the folder {folder} is read-only for this process; give its user the permission to write, or "
-                "mount it writable, and run again"
-            )
-    check_writable_features(runnable.sink_path)
-    for path in (runnable.places.ledger, runnable.places.quality):
-        check_appendable(path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job, comput
 from windowmill.jobs.batch.planning import has_brief_use
 from windowmill.jobs.batch.progress import CommittedBatch, Progress, Restated
 from windowmill.jobs.batch.spark_committer import tables_of
+from windowmill.jobs.batch.validating import ResultFiles, held_error, quality_changes, report, write_docs
 from windowmill.jobs.batch.window_history import has_dropped_windows
 from windowmill.jobs.layouts.choose import state_schema
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
@@ -313,8 +314,12 @@ class _Steps:
         """The verdict on the rows to publish."""
         reach("validate.begin")
         with self.progress.step("validate", f"{computed.counts.rows_published:,} rows against the expectations"):
-            verdict = closing.validate(self.job, computed, self.changes, self.spark, self.ledger)
-        closing.report(verdict, self.progress)
+            rows = ResultFiles(self.runnable.sink_path, self.changes.get("sink", Changes()).adds, self.job.input.sink_schema)
+            place, seen = self.places.quarantine, computed.emission.seen
+            verdict = closing.verdict_on(
+                self.runnable, self.ledger, self.plan, rows, place, self.changes, computed.counts, seen, self.spark
+            )
+        report(verdict, self.progress)
         return verdict
 
     def record(self, computed: ComputedBatch, verdict: Verdict) -> Outcome:
@@ -325,7 +330,7 @@ class _Steps:
             if self.plan.rereads and "quarantine" in self.changes:
                 # Earlier batches have quarantined these rows already.
                 self.tables["quarantine"].remove(self.changes.pop("quarantine").adds)
-            quality = closing.quality_changes(self.runnable, self.plan, verdict, "0", at)
+            quality = quality_changes(self.runnable, self.plan, verdict, "0", at)
             if quality is not None:
                 self.changes["quality"] = quality
             client = "client_" if engine.is_elsewhere(self.engine) else ""  # then the processor time is that of the client alone
@@ -359,9 +364,9 @@ class _Steps:
         rows, held = f"{outcome.counts.rows_published} rows", verdict.status == "held"
         with self.progress.step(*("hold", f"{rows}, none of which is published") if held else ("publish", rows)):
             protocol.publish_pending(self.ledger, self.tables)
-            closing.write_docs(self.runnable, self.plan, verdict, datetime.now(UTC), self.progress)
+            write_docs(self.runnable, self.plan, verdict, datetime.now(UTC), self.progress)
         if held:
-            raise closing.held_error(self.runnable, self.ledger, self.plan, verdict)
+            raise held_error(self.runnable, self.ledger, self.plan, verdict)
 
     def compact(self, computed: ComputedBatch) -> None:
         """Compact the tables, so that the cost of reading them does not grow with the number of batches."""

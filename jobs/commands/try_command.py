@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -19,7 +20,7 @@ from windowmill.jobs.commands.terminal import Spec, as_written, load_pipeline
 from windowmill.jobs.commands.try_engine import KernelEngine, Results, TryBatch, TryEngine
 from windowmill.jobs.conditions.truths import evaluate
 from windowmill.jobs.json_lines import JsonRows, RefusedRow, read_rows, refused_lines, result_lines
-from windowmill.jobs.spec_checks import check_conditions, check_functions
+from windowmill.jobs.spec_checks import condition_problems, function_problems, refuse_first
 from windowmill.windowing import reference
 from windowmill.windowing.aggregates import argument_types
 from windowmill.windowing.bounds import check_lengths
@@ -127,8 +128,7 @@ def attempt(
         if given is not None and given < 1:
             raise SpecError(f"{option} {given}: expected a whole number from 1")
     check_lengths(pipeline)
-    check_conditions(pipeline)
-    check_functions(pipeline)
+    refuse_first(pipeline, chain(condition_problems(pipeline), function_problems(pipeline)))
     rows = read_rows(data, pipeline)
     masks: dict[str, pa.BooleanArray] = {}
     if engine != "spark":

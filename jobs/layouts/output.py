@@ -81,6 +81,7 @@ class RowWriter(ABC):
     """Takes the rows that parts compute; ``counts`` are those of the result rows so far."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.counts = Counts()
 
     def results(self, rows: pa.Table) -> None:

@@ -17,8 +17,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -115,7 +114,7 @@ class Targets:
         return FileWriter(target.table, target.schema, batch=self.batch, attempt=self.attempt, task=task, order=target.order)
 
 
-class OutputWriter(RowWriter):
+class OutputWriter(RowWriter, ExitStack):
     """Writes the rows of one task: a context manager; after an error nothing that it wrote is left."""
 
     def __init__(self, targets: Targets) -> None:
@@ -123,13 +122,6 @@ class OutputWriter(RowWriter):
         use_options(targets.options)
         self._targets, self._task = targets, task_number()
         self._open: dict[Role, FileWriter] = {}
-        self._stack = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stack.__exit__(kind, error, trace)
 
     def results(self, rows: pa.Table) -> None:
         published = self._targets.published
@@ -158,7 +150,7 @@ class OutputWriter(RowWriter):
         if role == "sink" and RETRACTED in self._targets.of[role].schema.names:
             rows = with_retracted(rows)
         if role not in self._open:
-            self._open[role] = self._stack.enter_context(self._targets.writer(role, self._task))
+            self._open[role] = self.enter_context(self._targets.writer(role, self._task))
         self._open[role].write(rows)
 
     def output(self) -> Output:

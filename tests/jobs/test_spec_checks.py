@@ -17,7 +17,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.cli import main
 from windowmill.jobs.runnables import runnable_of
-from windowmill.jobs.spec_checks import check_expectations, problems_of
+from windowmill.jobs.spec_checks import problems_of, refuse_first, rule_problems
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -112,7 +112,8 @@ def test_a_row_condition_of_a_rule_is_a_condition(condition, problem):
     assert len(found) == (problem is not None)
     assert problem is None or (found[0].startswith("expectations.0.row_condition: ") and problem in found[0])
     with nullcontext() if problem is None else pytest.raises(SpecError, match="row_condition"):
-        check_expectations(parse_pipeline(SPEC | {"expectations": [rule]}))
+        pipeline = parse_pipeline(SPEC | {"expectations": [rule]})
+        refuse_first(pipeline, rule_problems(pipeline))
 
 
 @pytest.mark.parametrize(
