@@ -149,15 +149,10 @@ def _typed(table: pa.Table, data: bytes, names: Sequence[str], uses: Mapping[str
             return None
         if pa.types.is_float64(column.type) and pc.max(pc.abs(column)).as_py() >= EXACT and _LONG_WHOLE(data):
             return None  # Arrow makes a float of a whole number among floats, and of one beyond 64 bits
-        if uses.get(name) is None and pa.types.is_string(column.type) and _may_be_numbers(column):
-            return None
+        if uses.get(name) is None and pa.types.is_string(column.type) and pc.any(pc.is_in(column, pa.array(list(SPECIAL)))).as_py():
+            return None  # a text may be for a float that JSON lacks
         columns[name] = instants(column) if uses.get(name) == "instant" else column
     return pa.table(columns)
-
-
-def _may_be_numbers(column: pa.Array) -> bool:
-    """Whether the column holds a text for a float that JSON lacks."""
-    return bool(pc.any(pc.is_in(column, pa.array(list(SPECIAL)))).as_py())
 
 
 @dataclass(slots=True)

@@ -80,8 +80,12 @@ def fold_revisions(turn: Turn, age: Duration | None) -> Folded | None:
     None are while a batch is held, and from a sink that delta-rs cannot write.
     """
     runnable, ledger, progress = turn.runnable, turn.ledger, turn.progress
-    through = None if age is None or ledger.held_batch is not None else _last_before(ledger, age)
-    if through is None or not is_table(runnable.sink_path):
+    if age is None or ledger.held_batch is not None or not is_table(runnable.sink_path):
+        return None
+    limit = datetime.now(UTC) - timedelta(microseconds=age.elapsed())
+    # The newest batch that was committed before that.
+    through = max((batch.number for batch in ledger.batches() if batch.status == "committed" and batch.ended_at <= limit), default=None)
+    if through is None:
         return None
     table = newest(runnable.sink_path)
     if all(file.get("max.revision") == 0 for file in files_of(table)):
@@ -93,12 +97,6 @@ def fold_revisions(turn: Turn, age: Duration | None) -> Folded | None:
     with progress.step("fold", f"revisions of batches through {through}"):
         gone = _superseded(runnable, table, through)
         return _carried_out(turn, table, gone, through) if len(gone) else None
-
-
-def _last_before(ledger: Ledger, age: Duration) -> int | None:
-    """The newest batch that was committed more than ``age`` ago; null for none."""
-    limit = datetime.now(UTC) - timedelta(microseconds=age.elapsed())
-    return max((batch.number for batch in ledger.batches() if batch.status == "committed" and batch.ended_at <= limit), default=None)
 
 
 def _superseded(runnable: Runnable, table: DeltaTable, through: int) -> pa.Table:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
@@ -31,7 +31,7 @@ from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.spark import launch
 from windowmill.jobs.spark.access import DataFrame, SparkSession, access_to
 from windowmill.jobs.spark.session import shipment_of, spark_session
-from windowmill.jobs.verify.compare import ComparedRow, Comparison, PublishedRow, RecomputedValue, Sample, sample
+from windowmill.jobs.verify.compare import Comparison, PublishedRow, RecomputedValue, Sample, sample
 from windowmill.jobs.verify.plain import Plain
 from windowmill.jobs.verify.source_rows import Arrival, Reaches, RereadRows, SampledRows, SourceFiles, with_conditions
 from windowmill.windowing import reference
@@ -188,11 +188,6 @@ class _Comparing:
     def _files(self) -> SourceFiles:
         return self.plain.rows.files
 
-    @property
-    def doubt(self) -> str | None:
-        """Why rows may differ although nothing is wrong; null if they may not."""
-        return _UNKNOWN_ORDER if self.late and not self._files.order_known else None
-
     def run(self) -> None:
         """Compare the rows: those that SQL recomputes, and all others by the reference engine; each file is read once."""
         windows = self.plain.pipeline.windows
@@ -210,17 +205,13 @@ class _Comparing:
         with self.progress.step("read", self._told(chosen)):
             found = self.plain.rows.local.read(chosen, self.plain.rows.columns, reaches)
         if found is None:
-            self._start_spark()
+            _ = self.plain.spark  # starts it, which is a step of its own: steps are not within others
         arrival = self._arrival(found) if arrival is None else arrival
         by_engine = self._by_reference(others, others_keys, arrival, found)
         self._by_sql(rows, keys, gaps, arrival, found)
         for row, expected in by_engine:
             self._add(row, expected, None, BY_REFERENCE)
         self._name_left_out()
-
-    def _start_spark(self) -> None:
-        """Start Spark, unless it runs, which is a step of its own: steps are not within others."""
-        _ = self.plain.spark
 
     def _others(self, names: Collection[str]) -> tuple[list[PublishedRow], pa.Table]:
         """The sampled rows that the reference engine recomputes, of windows with these ``names``, and their keys."""
@@ -262,17 +253,21 @@ class _Comparing:
     ) -> None:
         if not rows:
             return
-        self._start_spark()
+        _ = self.plain.spark
         with self.progress.step("compare", f"{len(rows)} rows by SQL"):
             values = self.plain.recomputed(rows, keys, gaps, arrival, None if found is None else found.rows)
         for row, gap, expected in zip(rows, gaps, values, strict=True):
-            query = self.plain.query(row, gap, without=self._too_late_for(row, arrival))
+            closed = zip(self._files.files, arrival.closed, strict=True)
+            too_late = [file.path for file, through in closed if through is not None and through >= row.end]
+            query = self.plain.query(row, gap, without=too_late[:_FILES_NAMED])
             self._add(row, expected, query, BY_SQL)
 
     def _add(self, row: PublishedRow, expected: Mapping[str, RecomputedValue] | None, query: str | None, method: str) -> None:
         lacking = self.lacking[row.batch]
         known = None if expected is None else {name: value for name, value in expected.items() if name not in lacking}
-        self.comparison.add(row, known, query, method, self.doubt)
+        # Why rows may differ although nothing is wrong.
+        doubt = _UNKNOWN_ORDER if self.late and not self._files.order_known else None
+        self.comparison.add(row, known, query, method, doubt)
 
     def _by_reference(
         self, rows: Sequence[PublishedRow], keys: pa.Table, arrival: Arrival, found: SampledRows | None
@@ -292,11 +287,6 @@ class _Comparing:
             compared.append((row, own))
         return compared
 
-    def _too_late_for(self, row: PublishedRow, arrival: Arrival) -> list[str]:
-        """Files whose rows found the window closed."""
-        files = zip(self._files.files, arrival.closed, strict=True)
-        return [file.path for file, closed in files if closed is not None and closed >= row.end][:_FILES_NAMED]
-
     def _name_left_out(self) -> None:
         """Count the columns that were not compared."""
         for name in self.plain.pipeline.aggregates:
@@ -312,6 +302,10 @@ def _keep(runnable: Runnable, newest: Batch, found: Verification, say: Callable[
     comparison, differing = found.comparison, found.comparison.differing
     shares = {name: comparison.equal[name] / compared for name, compared in comparison.compared.items()}
     message = f"{len(differing)} of {len(comparison.rows)} published rows differ from the source at version {found.source_version}"
+    examples = [
+        ", ".join(f"{each.column or row.row.window}: {each.published!r} instead of {each.recomputed!r}" for each in row.differences)
+        for row in differing[:_EXAMPLES]
+    ]
     row = {
         "pipeline": runnable.name,
         "generation": newest.plan.generation,
@@ -329,17 +323,12 @@ def _keep(runnable: Runnable, newest: Batch, found: Verification, say: Callable[
         "elements": len(comparison.rows),
         "unexpected": len(differing),
         "message": message if differing else "",
-        "examples": json.dumps(list(_examples(differing[:_EXAMPLES]))),
+        "examples": json.dumps(examples),
     }
     with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=say):
         write_table(
             runnable.places.quality, pa.Table.from_pylist([row], schema=SCHEMA), mode="append", commit_properties=own_commit("verify")
         )
-
-
-def _examples(rows: Sequence[ComparedRow]) -> Iterator[str]:
-    for row in rows:
-        yield ", ".join(f"{each.column or row.row.window}: {each.published!r} instead of {each.recomputed!r}" for each in row.differences)
 
 
 def recomputed(

@@ -99,18 +99,15 @@ def form_of(spec: AggregateSpec, pipeline: Pipeline, types: Mapping[str, pa.Data
     build = FORMS.get(spec.function) if spec.use is None else None
     if build is None:
         return None
-    if spec.function == "concat" and not _has_same_text(types[spec.columns[0]]):
-        build = _concat_of_values
+    if spec.function == "concat":
+        kind = types[spec.columns[0]]
+        if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)):
+            build = _concat_of_values  # whose text in Spark is not that which `concat` takes
     numeric = spec.function not in _AS_THEY_ARE
     values = tuple(_number(name, types[name]) if numeric else backquoted(name) for name in spec.columns)
     ties = [f"{backquoted(name)} AS _tie{n}" for n, name in enumerate(pipeline.time.tie_break)]
     order = ", ".join(["_time", *ties, "_file", "_row"])
     return build(Terms(values, () if holds is None else (f"({holds})",), order, spec.options))
-
-
-def _has_same_text(kind: pa.DataType) -> bool:
-    """Whether Spark's text of a value of this type is that which `concat` takes."""
-    return any(test(kind) for test in (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer, pa.types.is_boolean))
 
 
 def _number(name: str, kind: pa.DataType) -> str:
@@ -202,8 +199,7 @@ def _concat(t: Terms) -> SqlForm:
 
 
 def _concat_of_values(t: Terms) -> SqlForm:
-    form = _in_order("$")(t)
-    return SqlForm(form.sql, joined=True)
+    return SqlForm(_in_order("$")(t).sql, joined=True)
 
 
 def joined(values: Iterable[object]) -> str:
@@ -387,7 +383,9 @@ class Plain:
     def _near(self) -> Column:
         """Whether a row of the source may be of a window: by its key, and by its time if Spark can read it."""
         time, near = self.pipeline.time, _same_key(self.pipeline)
-        if not all(_is_plain_time(self.types[name]) for name in (time.column, time.end or time.column)):
+        kinds = [self.types[name] for name in (time.column, time.end or time.column)]
+        # Other values Spark takes to the axis otherwise than a pipeline does.
+        if not all(pa.types.is_integer(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None) for kind in kinds):
             return near
         begin, until = (F.expr(_axis(name, self.types, time.tick_us)) for name in (time.column, time.end or time.column))
         return near & (begin < F.col(_TO)) & ((begin >= F.col(_FROM)) | (until > F.col(_FROM)))
@@ -415,9 +413,10 @@ class Plain:
         # A window on a grid without rows has a row, too, if its pipeline shows empty ones.
         lacking = [n for n, gap in enumerate(gaps) if gap is None and n not in by_id]
         if lacking:
-            empty = (
-                rows.where(F.lit(False)).agg(*(F.expr(_unbound(sql)).alias(name) for name, sql in asked.items())).toArrow().to_pylist()[0]
-            )
+            # Over no rows, of which no window has bounds.
+            unbound = {name: sql.replace(_BEGIN, "0L").replace(_END, "0L") for name, sql in asked.items()}
+            none = rows.where(F.lit(False)).agg(*(F.expr(sql).alias(name) for name, sql in unbound.items()))
+            empty = none.toArrow().to_pylist()[0]
             by_id |= dict.fromkeys(lacking, empty)
         names = list(forms)
         return [None if n not in by_id else _expected(by_id[n], names, forms) for n in range(len(gaps))]
@@ -488,11 +487,6 @@ def _of_sessions(rows: DataFrame) -> DataFrame:
     return rows.where(F.col(_GAP).isNull() | found)
 
 
-def _is_plain_time(kind: pa.DataType) -> bool:
-    """Whether Spark takes values of this type to the axis as a pipeline does."""
-    return pa.types.is_integer(kind) or (pa.types.is_timestamp(kind) and kind.tz is not None)
-
-
 def _same_key(pipeline: Pipeline) -> Column:
     same = F.lit(True)
     for n, name in enumerate(pipeline.keys):
@@ -504,11 +498,6 @@ def _expected(row: Mapping[str, Any], names: Sequence[str], forms: Mapping[str, 
     values = {name: row[f"v{n}"] for n, name in enumerate(names)}
     values |= {name: joined(values[name]) for name, form in forms.items() if form.joined and values[name] is not None}
     return {name: RecomputedValue(values[name], row.get(f"s{n}"), forms[name].bound) for n, name in enumerate(names)}
-
-
-def _unbound(sql: str) -> str:
-    """``sql`` over no rows, of which no window has bounds."""
-    return sql.replace(_BEGIN, "0L").replace(_END, "0L")
 
 
 def _axis(name: str, types: Mapping[str, pa.DataType], tick_us: int) -> str:
