@@ -83,10 +83,7 @@ class JsonLines(Sequence[Any]):
 
 
 def read_blocks(data: bytes, names: Sequence[str], uses: Mapping[str, str]) -> pa.Table | None:
-    """The columns ``names`` of the objects in ``data``, one row per line; ``None`` if the input needs the row-by-row reader.
-
-    ``uses``: required type of each column that has one: instant, integer, number or boolean.
-    """
+    """The columns ``names`` of the objects in ``data``, of the types that ``uses`` require; ``None`` if rows must be read one by one."""
     guessed = _guess(data, names, uses)
     if guessed is None:
         return None

@@ -64,10 +64,7 @@ class PublishedTable:
 
     @classmethod
     def of(cls, sink: SinkLike) -> PublishedTable:
-        """The sink of a pipeline.
-
-        Raises ``SpecError`` if the spec is wrong; ``SinkError`` if there is no table, or a path of a table does not say whose it is.
-        """
+        """The sink of a pipeline; raises ``SinkError`` if there is no table, or the path of a table does not say whose it is."""
         if isinstance(sink, str | os.PathLike):
             path = os.fspath(sink)
             if not path.endswith((".yaml", ".yml", ".json")):

@@ -32,10 +32,7 @@ def module_names(pipeline: Pipeline) -> list[str]:
 
 
 def edited_parts(pipeline: Pipeline, plan: Plan) -> dict[tuple[str, str], str]:
-    """The windows and aggregates, each by its field and its name, whose module or time zone differs from that of ``plan``, with the reason.
-
-    Raises ``CodeChangedError`` if a module of the source differs, which belongs to none of them.
-    """
+    """The windows and aggregates, by field and name, whose module or time zone differs from ``plan``'s, with why; refuses other modules."""
     digests, own = module_digests(pipeline), pipeline.model_copy(update={"source": None})
     edited = {name for name, digest in plan.modules.items() if digests.get(name, digest) != digest}
     zones = {name for name in _zones(pipeline) if name in plan.zones and _zone_digest(name, plan.now_us) != plan.zones[name]}

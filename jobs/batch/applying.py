@@ -67,10 +67,7 @@ _MAX_COMPARED_EDGES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A changed spec: what it means for the pipeline, the batch that carries it out, and what that batch reads.
-
-    ``state`` says how the batch does so from the stored state, or why it reads the source.
-    """
+    """A changed spec: what it means, its batch, what that reads, and how it uses the stored state, or why it reads the source."""
 
     changes: SpecChanges
     plan: ApplyPlan
@@ -209,10 +206,7 @@ def _from_state(
 
 
 def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, history: int | None, emitted: int | None) -> int | None:
-    """An instant before which rows count neither in what is filled nor in later windows; null for none.
-
-    A row before it moves the watermark only to where rows after it are not late, so files with such rows alone can be left out.
-    """
+    """An instant before which rows count in no window to come or to fill, and move the watermark only for rows there; null for none."""
     slices = divide(runnable.pipeline, Columns.of(source.schema_json).arrow).slices
     if slices is None or emitted is None or history == AXIS_BEGIN or len(slices.pipeline.windows) < len(runnable.pipeline.windows):
         return None
@@ -226,10 +220,7 @@ def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, 
 
 
 def _versions(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> tuple[VersionRange, Reading]:
-    """The rows that earlier batches have counted, in the order in which they read them, or by event time where that order is unknown.
-
-    Behind a purge these are the rows that the table holds now.
-    """
+    """The rows that batches have counted, in their order, or by event time where it is unknown; behind a purge those of the table now."""
     as_read: History = "counted" if purged_since_read(before) is None else "current"
     try:
         versions = backfill_versions(runnable, source, before, as_read)
@@ -351,10 +342,7 @@ def carried_of(
     batch: int = 0,
     only: Sequence[str] | None = None,
 ) -> list[CarriedPart]:
-    """The parts of the pipeline, each with the part of the pipeline ``before`` of whose rows it is made; else as :func:`.carried_parts`.
-
-    ``only`` are the layouts of the parts that are wanted; null for all.
-    """
+    """The parts of the pipeline, or ``only`` those of some layouts, as :func:`.carried_parts` continues them from those of ``before``."""
     parts, old = _parts(runnable, before, types, batch)
     return carried_parts([part for part in parts if only is None or part.name in only], old, changed, fills)
 

@@ -261,10 +261,7 @@ def _schema_of(pipeline: Pipeline, plan: Plan) -> pa.Schema:
 
 
 def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> None:
-    """Compact the tables that have grown enough, after the batch of ``job``.
-
-    Whether the state has is shown by its Delta log, and by footers of large files.
-    """
+    """Compact the tables that have grown enough after the batch of ``job``, as the state's Delta log and footers of large files show."""
     parts, path, before = job.parts(), job.runnable.places.state, job.plan.batch + 1
     layouts, spans = [part.name for part in parts], [name for part in parts for name in part.spans]
     # Rows of these layouts are compacted together with all others. Of slices and sessions alone only spans are, which batches look for in

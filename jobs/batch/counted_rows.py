@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 
 
 def were_missed(ledger: Ledger) -> bool:
-    """Whether rows have come too late for a window that holds them, and no restatement of all windows has counted them since.
-
-    Behind a changed spec rows that arrived in time for all windows of then may be too late for those of now.
-    """
+    """Whether rows have come too late for a window, by any spec, and no restatement of all windows has counted them since."""
     batches = effective_batches(ledger.batches())
     whole = [place for place, batch in enumerate(batches, 1) if _is_whole(batch.plan)]
     since = batches[max(whole, default=0) :]
@@ -95,10 +92,7 @@ def purged_since_read(before: Sequence[Plan]) -> Plan | None:
 def refuse_uncounted(
     runnable: Runnable, ledger: Ledger, source: SourceTable, before: Sequence[Plan], versions: VersionRange, kept: Sequence[Window]
 ) -> None:
-    """Refuse a changed spec that would count rows of ``versions`` otherwise than the batches ``before`` did.
-
-    ``kept`` are windows that stay, of which the state is built of these rows all the same.
-    """
+    """Refuse a changed spec by which rows of ``versions`` count otherwise than before in windows that stay, or are ``kept``."""
     if versions == backfill_versions(runnable, source, before, "log"):
         return
     purge = purged_since_read(before)
@@ -185,10 +179,7 @@ def _shown_outside(runnable: Runnable, names: Sequence[str], begin: int, end: in
 
 
 def table_rows(pipeline: Pipeline, source: DeltaSource | FolderSource, progress: Progress) -> TableRows:
-    """The rows of ``source``, for corrections and purges; Spark is started where only it reads them as runs do.
-
-    Reading them raises ``LocalComputeError`` then, if ``compute`` is ``local``.
-    """
+    """The rows of ``source``, for corrections and purges; starts Spark, or refuses to by ``compute: local``, where only it reads them."""
     start = cache(partial(start_spark, pipeline, progress))
 
     def needed(why: str) -> SparkSession:

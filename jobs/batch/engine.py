@@ -19,10 +19,7 @@ _SERVER = "SPARK_REMOTE"
 
 
 def compute_of(pipeline: Pipeline) -> Compute:
-    """The pipeline's field ``compute``, or the deployment's ``WINDOWMILL_COMPUTE``.
-
-    Raises ``SpecError`` if the variable has an unknown value.
-    """
+    """The pipeline's field ``compute``, or the deployment's ``WINDOWMILL_COMPUTE``; raises ``SpecError`` if that has an unknown value."""
     given = COMPUTE.given()
     if not given:
         return pipeline.compute
@@ -40,10 +37,7 @@ def tries_this_process(pipeline: Pipeline) -> bool:
 
 
 def names_a_cluster() -> bool:
-    """Whether this deployment has a Spark other than this process's own: a Connect server, a master, or a driver of spark-submit.
-
-    Tasks of Airflow get its connections in these variables.
-    """
+    """Whether variables, which tasks of Airflow get of connections, name a Spark: a Connect server, a master, a driver of spark-submit."""
     if os.environ.get(_SERVER) or _SUBMITTED in os.environ:
         return True
     return (_running_master() or MASTER.given() or "local").partition("[")[0] != "local"

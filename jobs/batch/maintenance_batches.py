@@ -75,10 +75,7 @@ class Folded:
 
 
 def fold_revisions(turn: Turn, age: Duration | None) -> Folded | None:
-    """Remove rows that were superseded more than ``age`` ago; null if there are none, or the spec folds none.
-
-    None are while a batch is held, and from a sink that delta-rs cannot write.
-    """
+    """Remove rows superseded more than ``age`` ago; null if there are none, a batch is held, or delta-rs cannot write the sink."""
     runnable, ledger, progress = turn.runnable, turn.ledger, turn.progress
     if age is None or ledger.held_batch is not None or not is_table(runnable.sink_path):
         return None
@@ -153,10 +150,7 @@ def _now() -> datetime:
 
 
 def create(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint:
-    """Make the savepoint ``name`` of the pipeline as it is now.
-
-    Raises ``SavepointError`` if the name is taken; ``OutOfTurnError`` if no batch has been committed, or one is held.
-    """
+    """Make the savepoint ``name`` of the pipeline as it is now; raises ``SavepointError`` if the name is taken."""
     savepoints.check_name(name)
     with leased(pipeline, progress) as turn:
         if name in savepoints.savepoint_names(turn.runnable.places.savepoints):
@@ -165,10 +159,7 @@ def create(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint:
 
 
 def keep_periodic(runnable: Runnable, ledger: Ledger) -> tuple[list[str], list[str]]:
-    """Make and drop savepoints as the spec's ``savepoints`` asks; the lease must be held. Returns the names of those made and dropped.
-
-    One is made if the last is old enough and batches have been committed since; none while a batch is held.
-    """
+    """Make a savepoint if it is due by the spec, unless a batch is held, and drop old ones, under the lease; returns the names of both."""
     policy, folder, now = runnable.pipeline.savepoints, runnable.places.savepoints, _now()
     if policy is None:
         return [], []
@@ -407,12 +398,7 @@ def _changes(
 
 
 def _emptied_schema(path: str, entry: Savepoint, meant: Pipeline, source_schema: str) -> pa.Schema:
-    """The columns of the state behind the restoration of a savepoint that has none.
-
-    The table is of a batch since, by another spec: it may lack columns of the one that comes back.
-
-    Raises ``SavepointError`` if a column of the table has a type that the spec that comes back cannot use.
-    """
+    """The state's columns behind the restoration of a savepoint without state, by another spec than has made the table since."""
     written = Changes.of(state_schema(meant, Columns.of(source_schema).arrow)).schema
     assert written is not None
     stored, own = (pa.schema(each.to_arrow()) for each in (newest(path).schema(), Schema.from_json(written)))

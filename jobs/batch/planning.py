@@ -417,10 +417,7 @@ def is_sure_to_use_spark(runnable: Runnable, source: SourceTable, reading: Readi
 
 
 def has_brief_use(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
-    """Whether Spark's JVM has little to do: the batch is small, or tasks read its files and evaluate all its conditions by Arrow.
-
-    The answer is the same before and after the batch is planned.
-    """
+    """Whether Spark's JVM has little to do, before the plan and after: a small batch, or tasks read its files and conditions by Arrow."""
     if is_short_run(reading.size_bytes):
         return True
     pipeline = runnable.pipeline

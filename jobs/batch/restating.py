@@ -313,10 +313,7 @@ def _read_quarantine(place: str, types: Mapping[str, pa.DataType]) -> pa.Table:
 def touched_rows(
     runnable: Runnable, rows: TableRows, plan: RestatePlan, delivered_again: Collection[str]
 ) -> tuple[pa.Table | None, Mapping[Known, int]]:
-    """Keys and event times of the rows that ``plan`` restates, null for all; and the rows that it takes out of quarantine.
-
-    ``delivered_again`` is as of :func:`quarantined`.
-    """
+    """Keys and event times of the rows that ``plan`` restates, null for all, and the rows that it takes out of :func:`quarantined` ones."""
     pipeline = runnable.pipeline
     if plan.changed is None and not plan.late:
         return None, {}

@@ -46,10 +46,7 @@ def left_out(pipeline: Pipeline, ledger: Ledger) -> Mapping[str, Sequence[Stretc
 
 
 def numbered_otherwise(definition: Mapping[str, Any], redefined: Collection[str], ledger: Ledger) -> set[str]:
-    """Windows with policies whose triggers in the sink may have been numbered under another meaning than that of a spec.
-
-    The spec has this ``definition``, and has ``redefined`` what :attr:`.ApplyPlan.redefined` says.
-    """
+    """Windows with policies whose triggers in the sink may be numbered under another meaning than by ``definition`` and ``redefined``."""
     now, past = {window["name"]: window for window in definition["windows"]}, list(_windows_of(ledger))
     newest = {name: meaning.since for _, windows in past for name, meaning in windows.items()}
     before = ((name, meaning) for _, windows in past for name, meaning in windows.items())
@@ -86,10 +83,7 @@ def _numbered_anew(ledger: Ledger, held: Plan) -> set[str]:
 
 
 def redefined_by(batches: Iterable[Batch]) -> Mapping[int, Mapping[str, int]]:
-    """For each of all ``batches`` of a ledger, the batches that last changed the meaning of the windows and aggregates of its spec.
-
-    Names are those of :attr:`.ApplyPlan.redefined`.
-    """
+    """By batch, the last batches that changed windows and aggregates of its spec, by their names as of :attr:`.ApplyPlan.redefined`."""
     after: dict[int, Mapping[str, int]] = {}
     now: Mapping[str, int] = {}
     for batch in batches:

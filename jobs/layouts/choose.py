@@ -18,10 +18,7 @@ if TYPE_CHECKING:
 
 
 def parts_of(batch: Input, state: State) -> list[Part]:
-    """The parts of ``batch``, given the ``state`` before it.
-
-    :mod:`windowmill.windowing.layouts` divides the windows, and ``windowmill explain`` shows its choice.
-    """
+    """The parts of ``batch`` over its ``state``, as :mod:`windowmill.windowing.layouts` divides the windows and ``explain`` shows."""
     divided = divide(batch.pipeline, batch.types)
     parts: list[Part] = []
     if divided.slices is not None:
@@ -44,9 +41,6 @@ def parts_of(batch: Input, state: State) -> list[Part]:
 
 
 def state_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Schema:
-    """The columns of the state of ``pipeline`` over source columns of ``types``.
-
-    Raises ``SpecError`` as :func:`~windowmill.checkpoints.state.tables.joint_schema` does.
-    """
+    """The columns of the state of ``pipeline`` over source columns of ``types``; raises ``SpecError`` if names clash."""
     parts = parts_of(Input(pipeline=pipeline, types=types, builds_state=True), MemoryState())
     return joint_schema(pipeline, [part.schema for part in parts])

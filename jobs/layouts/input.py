@@ -196,10 +196,7 @@ class SourceInput(Input):
 
 @dataclass(frozen=True, kw_only=True)
 class TableInput(SourceInput):
-    """The rows that a plan reads from the source table.
-
-    ``plain`` reads these rows from plain files in this process; null if Spark reads them.
-    """
+    """The rows that a plan reads from the source table, by ``plain`` in this process; that is null if Spark reads them."""
 
     check: RowCheck
     runnable: Runnable

@@ -85,10 +85,7 @@ def seen_after(rows: pa.Table, seen: int | None) -> int | None:
 
 
 def arrived(rows: pa.Table, batch: Input) -> pa.Table:
-    """Add to the rows of ``batch``, in order of arrival, their numbers and the watermark at the arrival of each; O(n).
-
-    Rows that have both already, because they are only some of those that arrived, keep them.
-    """
+    """Add numbers and the watermark at arrival to rows in order of arrival, unless they have both, being only some that arrived; O(n)."""
     if WATERMARK_OF in rows.column_names:
         return rows
     files, times = rows.column(FILE).to_numpy(), pc.fill_null(usable_times(rows), BEFORE).to_numpy()
@@ -119,10 +116,7 @@ def watermarks_at_arrival(files: Ints, commits: Ints, highs: Ints, batch: Input)
 
 
 def marked(rows: pa.Table, lateness: int) -> pa.Table:
-    """Add ``_late`` and ``_closed`` to ``rows``, which have the watermark at their arrival.
-
-    ``_closed`` is the instant through which windows were closed then; null where the watermark is. A point event ends at its time.
-    """
+    """Add ``_late``, and ``_closed``, through which windows were closed, by the watermark at arrival; points end at their time."""
     watermark = rows.column(WATERMARK_OF)
     rows = rows.append_column(LATE, pc.fill_null(pc.less(usable_times(rows), watermark), False))
     rows = rows.append_column(CLOSED, pc.subtract(watermark, lateness))

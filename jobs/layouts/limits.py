@@ -90,10 +90,7 @@ def check_rows(n_rows: int, layout: Layout | None) -> None:
 
 
 def are_few_partials(n_partials: int, n_rows: int, layout: Layout) -> bool:
-    """Whether this process lifts ``n_rows`` into ``n_partials``.
-
-    Each partial counts with its width, and each Python object with one number more for each row lifted into it.
-    """
+    """Whether this process lifts ``n_rows`` into ``n_partials``; each counts its width, and objects one number more for each row."""
     return n_partials * _width(layout) + n_rows * len(layout.objects) <= MAX_NUMBERS
 
 

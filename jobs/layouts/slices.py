@@ -128,10 +128,7 @@ class SlicePart(Part):
 
 @dataclass(frozen=True)
 class SliceMapReduce:
-    """Map lifts rows into slices, which are fewer; reduce combines them into windows on ``grids``.
-
-    ``rule`` is null if none of the rows is late.
-    """
+    """Map lifts rows into slices, which are fewer; reduce makes windows on ``grids`` of them. ``rule`` is null if no row is late."""
 
     stage: WindowStage
     grids: Sequence[WindowGrid]
@@ -235,10 +232,7 @@ def _check_fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowSta
 
 
 def _most_with_rows(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> float:
-    """Upper bound on the number of windows that have rows.
-
-    Infinite if empty windows are shown, too, or if a stored node or an interval event may be in windows of many slices.
-    """
+    """Upper bound on windows that have rows; infinite with empty windows shown, nodes, or interval events, which may be in many."""
     own = stage.slices
     if own.known or own.intervals is not None or stage.nodes is not None:
         return inf

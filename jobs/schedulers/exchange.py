@@ -202,10 +202,7 @@ class RowsOfFrame:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The ``wanted`` rows of ``state``, at most ``n_rows``, which each task restores for its own keys; picklable.
-
-    ``n_rows`` is 0 if their number does not follow from the table's log.
-    """
+    """The ``wanted`` rows of ``state`` that each task restores for its keys, at most ``n_rows``, 0 if its log does not say; picklable."""
 
     state: DeltaState
     wanted: StateWanted
@@ -221,10 +218,7 @@ class StoredRows:
 
 @dataclass(frozen=True)
 class Exchange:
-    """New and stored rows of a part, either of which may be null, and the map and reduce over them.
-
-    ``fewest`` is the least number of partitions of a shuffle.
-    """
+    """New and stored rows of a part, if any, the map and reduce over them, and the ``fewest`` partitions of a shuffle."""
 
     spark: SparkSession
     work: MapReduce

@@ -118,10 +118,7 @@ def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> li
 
 
 def surveyed(batch: TableInput, files: Sequence[int], times: Sequence[Times], *, every: bool) -> Survey:
-    """Survey parts of ``files``, given by index in order of arrival, of whose rows ``times`` are known.
-
-    ``every`` makes the watermark at each row's arrival known.
-    """
+    """Survey parts of ``files`` (indices by arrival) with these ``times``; ``every`` makes the watermark at each row's arrival known."""
     index, low, high = np.array(files, np.int64), _column(times, "low"), _column(times, "high_at_least")
     # Parts that were not read cannot raise the watermark beyond that of parts before them.
     watermarks = watermarks_at_arrival(index, np.array(batch.commits, np.int64)[index], high, batch)
@@ -179,10 +176,7 @@ class FileRows:
 
     @classmethod
     def surveyed(cls, spark: SparkSession, batch: TableInput, stages: Sequence[RowColumns], *, every: bool) -> FileRows | None:
-        """Survey the new rows of ``batch``, of which ``stages`` read columns; null if only Spark can read them.
-
-        ``every`` makes the watermark at each row's arrival known.
-        """
+        """Survey the new rows of ``batch`` for ``stages``, null if only Spark reads them; ``every`` is as of :func:`surveyed`."""
         plain = batch.plain
         if plain is None:
             return None
@@ -218,10 +212,7 @@ class FileRows:
     def parts(
         self, task: int, columns: Sequence[str] = (), conditions: Sequence[str] = ()
     ) -> Iterator[tuple[FilePart, Iterator[pa.Table]]]:
-        """The parts of a task, each with all its rows that the filter does not leave out, in batches; runs in an executor.
-
-        The rows are as of :func:`.lateness.with_arrival`.
-        """
+        """The parts of a task, each with all rows of the filter, as of :func:`.lateness.with_arrival`, in batches; runs in an executor."""
         use_options(self.options)
         for place, part in enumerate(self.tasks[task], self.places[task]):
             yield part, self._arrived(part, self.survey.watermarks[place], columns, conditions)

@@ -43,10 +43,7 @@ class NewRows:
     table: pa.Table
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
-        """The rows without a quarantine reason, numbered in order of arrival over all batches, with the columns of ``schema``.
-
-        A point event ends at its time.
-        """
+        """The rows without a quarantine reason, numbered by arrival over all batches, in ``schema``; a point ends at its time."""
         marked = lateness.marked(lateness.arrived(self.table, batch), batch.rule.lateness)
         return lateness.usable(marked).select(schema.names).cast(schema)
 
@@ -67,10 +64,7 @@ class SourceRows(NewRows):
 
     @classmethod
     def of_files(cls, batch: TableInput, stages: Sequence[RowColumns]) -> Self:
-        """The new rows of ``batch``, with the columns that the ``stages`` read, from plain files.
-
-        Raises ``OnlySparkError`` if only Spark can read them.
-        """
+        """The new rows with the columns that ``stages`` read, from plain files; raises ``OnlySparkError`` if only Spark reads them."""
         names = columns_read(*stages)
         conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
         if batch.plain is None:
@@ -90,10 +84,7 @@ class SourceRows(NewRows):
         return cls(rows.select([*own, *input_names(*stages)]), lambda: whole)
 
     def refused(self) -> pa.Table | None:
-        """The rows with a quarantine reason, with all columns; null if there are none.
-
-        Raises ``TooLargeError`` if they are too many for this process, or only Spark can read or write them.
-        """
+        """All columns of the rows with a quarantine reason, null for none; raises ``TooLargeError`` if they are many or not JSON here."""
         names = [name for name in (FILE, ROW, REASON, WATERMARK_OF) if name in self.table.column_names]
         refused = self.table.filter(pc.is_valid(self.table.column(REASON))).select(names)
         if not refused.num_rows:
@@ -140,10 +131,7 @@ Rows = TypeVar("Rows", bound=NewRows)
 
 
 def survey(batch: TableInput, parts: Sequence[Part], given: pa.Table | None) -> BatchSurvey[SourceRows]:
-    """Survey the new rows of a small ``batch``: those ``given`` by Spark, null to read them.
-
-    Raises ``TooLargeError`` if the rows are too many for this process, or only Spark can read them.
-    """
+    """Survey new rows, those ``given`` by Spark, or read here; raises ``TooLargeError`` if they are many, or only Spark reads them."""
     stages = [part.reading for part in parts]
     if not batch.files:
         return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=emits_within_range_only(batch, parts)))

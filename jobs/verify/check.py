@@ -84,10 +84,7 @@ class Verification:
 def verify(
     pipeline: Pipeline, progress: Progress, *, number: int, seed: int, ends: tuple[int | None, int | None] = (None, None)
 ) -> Verification:
-    """Recompute ``number`` random published rows that end in ``ends`` (begin, end], and compare; changes nothing but the quality table.
-
-    Raises ``OutOfTurnError`` if the last batch lacks commits; ``SpecChangedError`` if the spec is not the one that computed the rows.
-    """
+    """Recompute ``number`` random published rows that end in ``ends`` (begin, end], and compare; changes nothing but the quality table."""
     runnable, ledger = runnable_of(pipeline), Ledger.open(pipeline)
     check_owner(pipeline, ledger)
     ledger.check_meaning(pipeline)
@@ -334,10 +331,7 @@ def _keep(runnable: Runnable, newest: Batch, found: Verification, say: Callable[
 def recomputed(
     plain: Plain, arrival: Arrival, sampled: Sequence[PublishedRow], keys: pa.Table, found: SampledRows | None
 ) -> tuple[list[dict[str, RecomputedValue] | None], np.ndarray]:
-    """The values of the rows ``sampled``, each null if there is no such window; and a mask of those whose keys have too many rows.
-
-    ``found`` are the rows of these keys, and those by which the watermark moves; null if Spark reads them.
-    """
+    """By row of ``sampled`` its values, null for no such window, and whether its key has too many rows; Spark reads unless ``found``."""
     if found is None:
         found = _by_spark(plain, keys, arrival)
     # What moves the watermark: a row of the greatest event time of each commit, whatever its key.

@@ -110,10 +110,7 @@ class SourceFiles:
         ]
 
     def closed_through(self, greatest: Mapping[int | None, int]) -> list[int | None]:
-        """For each file the instant through which windows were closed to its rows, null for none.
-
-        ``greatest`` is the greatest event time of each commit.
-        """
+        """For each file the instant through which windows were closed to its rows, null for none, by the greatest time of each commit."""
         if not self.order_known:
             return [None] * len(self.files)
         time = self.pipeline.time
@@ -214,10 +211,7 @@ class SampledRows:
 
 @dataclass(frozen=True)
 class LocalReader:
-    """Reads ``files`` of a source; rows are usable at the instant ``now_us``.
-
-    ``refused`` are the reasons of rows in quarantine that are usable by themselves.
-    """
+    """Reads ``files`` of a source as of ``now_us``; ``refused`` are quarantine's reasons of rows that are usable by themselves."""
 
     runnable: Runnable
     files: SourceFiles
@@ -243,10 +237,7 @@ class LocalReader:
         return live_rows(source, source.version) if isinstance(source, DeltaSource) and source.deletion_vectors else {}
 
     def read(self, chosen: Sequence[int], columns: Sequence[str], reaches: Sequence[Reaches]) -> SampledRows | None:
-        """The rows of the files ``chosen`` by index that ``reaches`` ask for; null if they are many, or only Spark can read them.
-
-        Raises ``SourceFileError`` if one of the files is gone.
-        """
+        """Rows of files ``chosen`` by index that ``reaches`` ask for; null if many, or for Spark. A file that is gone raises an error."""
         if self._plain is None:
             return None
         conditions, kept, latest, n_kept = self._pipeline.conditions(), list[pa.Table](), list[pa.Table](), 0
@@ -433,10 +424,7 @@ class RereadRows:
         return rows.withColumn(TEXT, _text_of(self.columns)).join(F.broadcast(ahead), TEXT, "left_anti").drop(TEXT)
 
     def without_quarantined(self, rows: DataFrame, place: Sequence[str]) -> DataFrame:
-        """``rows`` without those in the quarantine: of equal ones as many as are there, those to which most was closed.
-
-        ``place`` are columns whose equal values bring equal rows together, or none.
-        """
+        """``rows`` without as many equal ones as are in quarantine, most closed first; ``place`` brings equal rows together."""
         if self.quarantined is None:
             return rows
         counted = self.quarantined.groupBy(TEXT).agg(F.count(F.lit(1)).alias("_times"))
