@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: Columns of every sink; a foreign table with all of them was copied from one.
 _COLUMNS = {"window", "window_start", "window_end", "trigger", "revision", "batch"}
+#: The application of a commit to a sink.
+_SINK = re.compile("windowmill/.*/sink", re.DOTALL)
 #: Newest log entries that are searched for a commit of a batch: compactions lie between them.
 _ENTRIES = 50
 _CHOICE = re.compile(r"(?<![\w.])`?window`?(?!\w)", re.IGNORECASE)
@@ -93,7 +95,7 @@ def refuse_own_results(pipeline: Pipeline, source: SourceTable) -> None:
         return
     ledger = f"{source.path.rstrip('/')}.windowmill/ledger"
     newest = Ledger(ledger).newest if is_table(ledger) else None
-    if newest is None and not any(_of_sink(action) for action in _newest_actions(source)):
+    if newest is None and not any(_SINK.fullmatch(str(action.get("txn", {}).get("appId", ""))) for action in _newest_actions(source)):
         return
     definition: dict[str, Any] = {} if newest is None else dict(newest.plan.definition)
     files = pa.table(table_at(source.path).get_add_actions(flatten=True))
@@ -117,11 +119,6 @@ def _newest_actions(source: DeltaSource) -> Iterator[dict[str, Any]]:
             yield from source.actions(version)
         except SourceRangeGoneError:
             return
-
-
-def _of_sink(action: dict[str, Any]) -> bool:
-    app_id = str(action.get("txn", {}).get("appId", ""))
-    return app_id.startswith("windowmill/") and app_id.endswith("/sink")
 
 
 def _values(files: pa.Table, column: str) -> set[str]:

@@ -89,20 +89,11 @@ def purge(
         with progress.step("check", f"that the source has no rows of {'the key' if len(keys.values) == 1 else 'the keys'}"):
             _refuse_present(table_rows(pipeline, source, progress), keys)
         if dry_run:
-            return _previewed(turn, source, keys)
+            plan, _ = _planned(turn, source, keys)
+            rows = {role: files.rows for role, files in _found(turn, plan, keys).items()}
+            waits = planning.reads_before_change(turn.runnable, turn.ledger, source)
+            return Purged(plan, rows, waits=waits, forgotten=Forgotten(savepoint_names(turn.runnable.places.savepoints)))
         return _carried_out(turn, source, keys, accepted)
-
-
-def _previewed(turn: Turn, source: DeltaSource, keys: ErasedKeys) -> Purged:
-    """What a purge would remove."""
-    plan, _ = _planned(turn, source, keys)
-    found = _found(turn, plan, keys)
-    return Purged(
-        plan,
-        {role: files.rows for role, files in found.items()},
-        waits=planning.reads_before_change(turn.runnable, turn.ledger, source),
-        forgotten=Forgotten(savepoint_names(turn.runnable.places.savepoints)),
-    )
 
 
 def _carried_out(turn: Turn, source: DeltaSource, keys: ErasedKeys, accepted: planning.Acceptance) -> Purged:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -34,9 +33,7 @@ class SessionPart(KeyedPart):
     def keyed(self, emission: Emission) -> Keyed:
         closed = BEFORE if emission.emitted is None else emission.emitted
         stage = replace(self.reading, closed=closed, ends=emission.ends)
-        own = partial(advance, stage)
-        if self.batch.kept_gaps:
-            own = partial(_leaving, self.batch.kept_gaps, own)
+        own = partial(_advance, stage, self.batch.kept_gaps)
         return Keyed(stage, stage.rows, self.schema, {key: key for key in stage.keys}, own, self.batch.rule.lateness)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> PartialsWanted | None:  # noqa: ARG002
@@ -48,12 +45,12 @@ class SessionPart(KeyedPart):
         return PartialsWanted(self.schema, was_open, batch.batch)
 
 
-def _leaving(gaps: tuple[int, ...], own: Callable[[pa.Table, pa.Table], Advanced], rows: pa.Table, stored: pa.Table) -> Advanced:
-    """The result ``own`` without the state of sessions with these ``gaps``."""
-    done = own(rows, stored)
-    if done.state is None:
+def _advance(stage: SessionStage, kept_gaps: tuple[int, ...], rows: pa.Table, stored: pa.Table) -> Advanced:
+    """Apply new rows to the stored ones of some keys; leaves out the state of sessions with ``kept_gaps``, whose stored rows stay."""
+    done = advance(stage, rows, stored)
+    if done.state is None or not kept_gaps:
         return done
-    return replace(done, state=done.state.filter(pc.invert(pc.is_in(done.state.column(GAP), pa.array(gaps, pa.int64())))))
+    return replace(done, state=done.state.filter(pc.invert(pc.is_in(done.state.column(GAP), pa.array(kept_gaps, pa.int64())))))
 
 
 def stage_of(batch: Input, sessions: Sessions) -> SessionStage:

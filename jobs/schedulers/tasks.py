@@ -100,7 +100,11 @@ class NumberedRows:
             ended = ended.withColumn(UNTIL_OF, F.col(TIME))
         starts = F.lit(list(self.survey.starts)) if self.survey.starts else F.array(F.lit(0))
         numbered = ended.withColumn(NUMBER_OF, starts[F.col(FILE)].cast("long") + F.col(ROW))
-        return _with_watermark(numbered, self._behind)
+        if not self._behind:
+            return without_watermark(numbered)
+        # Null in files without late rows, where it makes no difference.
+        found = pa.table({FILE: pa.array(self._behind, pa.int32()), WATERMARK_OF: pa.array(self._behind.values())})
+        return numbered.join(F.broadcast(numbered.sparkSession.createDataFrame(without_empty_chunks(found))), [FILE], "left")
 
     @property
     def doubtful(self) -> DataFrame:
@@ -167,14 +171,6 @@ def _joined(surveyed: Sequence[pa.Table]) -> pa.Table:
     how = {"low": "min", "high": "max", "rows": "sum", "usable": "sum", "last": "max"}
     joined = pa.concat_tables(surveyed).group_by(FILE).aggregate(list(how.items()))
     return joined.rename_columns([FILE, *how]).cast(_FILES)
-
-
-def _with_watermark(rows: DataFrame, behind: Mapping[int, int]) -> DataFrame:
-    """Add the watermark at each row's arrival; null in files without late rows, where it makes no difference."""
-    if not behind:
-        return without_watermark(rows)
-    found = pa.table({FILE: pa.array(behind, pa.int32()), WATERMARK_OF: pa.array(behind.values())})
-    return rows.join(F.broadcast(rows.sparkSession.createDataFrame(without_empty_chunks(found))), [FILE], "left")
 
 
 def without_watermark(rows: DataFrame) -> DataFrame:
@@ -249,7 +245,8 @@ class Quarantining:
     def refused(self) -> Ints | None:
         """Numbers of the rows that all refusing parts refuse; null if no part refuses rows."""
         table = self.targets.of["refused"].table
-        numbers = [_all_of(table, files) for files in self.refusing or ()]
+        parts = [[batch.column(0).to_numpy() for batch in read_files(table, files)] for files in self.refusing or ()]
+        numbers = [np.concatenate([np.empty(0, np.int64), *found]) for found in parts]
         return reduce(np.intersect1d, numbers) if numbers else None
 
     def not_applied(self, rows: pa.Table) -> pa.Table:
@@ -274,11 +271,6 @@ class Quarantining:
                 own = own.append_column(FILE, pa.repeat(pa.scalar(part.index, pa.int32()), own.num_rows))
                 if own.num_rows:
                     yield quarantined(own, names, self.pipeline, self.plan, self.paths)
-
-
-def _all_of(table: str, files: Sequence[DataFile]) -> Ints:
-    found = [batch.column(0).to_numpy() for batch in read_files(table, files)]
-    return np.asarray(np.concatenate(found) if found else np.empty(0, np.int64))
 
 
 def _write_of_files(own: Quarantining, new: FileRows, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -414,10 +414,8 @@ class RereadRows:
             CLOSED: pa.array([closed[n] for n in chosen], pa.int64()),
         }
         known = F.broadcast(self.spark.createDataFrame(without_empty_chunks(pa.table(by_place))))
-        return self._in_time(rows.withColumnRenamed(FILE, _PLACE).join(known, _PLACE).drop(_PLACE))
-
-    def _in_time(self, rows: DataFrame) -> DataFrame:
-        """``rows`` without those that were too far in the future for the run that read them; they have moved no watermark."""
+        rows = rows.withColumnRenamed(FILE, _PLACE).join(known, _PLACE).drop(_PLACE)
+        # Rows that were too far in the future for the run that read them have moved no watermark.
         if self.quarantined is None or "future_time" not in self.refused:
             return rows
         ahead = self.quarantined.where("reason = 'future_time'").select(TEXT).distinct()
