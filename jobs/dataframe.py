@@ -142,10 +142,8 @@ def _check_frame(df: object) -> None:
 class Evaluated:
     """The result of a pipeline over a bounded input."""
 
-    #: Result rows, as returned by :func:`aggregate`.
-    rows: DataFrame
-    #: Label and reason of each row that does not count; none if the input has no order of arrival.
-    refused: DataFrame | None
+    rows: DataFrame  #: Result rows, as returned by :func:`aggregate`.
+    refused: DataFrame | None  #: Label and reason of each row that does not count; none if the input has no order of arrival.
 
 
 def evaluate(
@@ -293,14 +291,10 @@ _VALUE, _COMMIT, _FIRST = "_ value", "_ commit", "_ first"
 class Arrived:
     """Rows in order of arrival."""
 
-    #: The rows with their number, and the watermark at their arrival, null where it makes no difference.
-    rows: DataFrame
-    #: Number of rows.
-    n_rows: int
-    #: Greatest event time of all; null if there is none.
-    seen: int | None
-    #: Whether there are late rows.
-    late: bool
+    rows: DataFrame  #: The rows with their number, and the watermark at their arrival, null where it makes no difference.
+    n_rows: int  #: Number of rows.
+    seen: int | None  #: Greatest event time of all; null if there is none.
+    late: bool  #: Whether there are late rows.
 
     @classmethod
     def of(cls, rows: DataFrame, batch: Input, order: Sequence[str], needed: Sequence[str]) -> Self:
@@ -373,13 +367,10 @@ class FileScan:
     """A pipeline's input in files; small and picklable."""
 
     plain: PlainRows
-    #: Columns of the source that :meth:`rows` gives.
-    columns: Sequence[str]
-    #: Greatest accepted event time; null for no bound.
-    latest: int | None
+    columns: Sequence[str]  #: Columns of the source that :meth:`rows` gives.
+    latest: int | None  #: Greatest accepted event time; null for no bound.
     tasks: Tasks
-    #: Place of the files, and ``storage_options`` with which tasks open them there.
-    options: Mapping[str, Mapping[str, str]]
+    options: Mapping[str, Mapping[str, str]]  #: Place of the files, and ``storage_options`` with which tasks open them there.
 
     @classmethod
     def of(cls, df: DataFrame, batch: SourceInput, columns: Sequence[str], latest: int | None) -> FileScan | None:
@@ -454,10 +445,8 @@ class BoundedWork:
     """What is computed of a bounded input by all its parts at once: map leaves rows as they are. See :class:`.MapReduce`."""
 
     batch: Input
-    #: Greatest event time of the input; null if it makes no difference.
-    seen: int | None
-    #: What the parts read of a row.
-    reading: _Readings
+    seen: int | None  #: Greatest event time of the input; null if it makes no difference.
+    reading: _Readings  #: What the parts read of a row.
     most_readers: ClassVar[int] = limits.MAX_READINGS
 
     @classmethod

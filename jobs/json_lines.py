@@ -166,13 +166,11 @@ class RefusedRow:
 class JsonRows:
     """The rows of an input that could be read, in the order of the input."""
 
-    #: The columns that the pipeline reads, n rows; instants are timestamps without zone (UTC), integer axes int64.
-    table: pa.Table
+    table: pa.Table  #: The columns that the pipeline reads, n rows; instants are timestamps without zone (UTC), integer axes int64.
     #: ``lines``, ``raw``: line number from 1 and JSON object of each row; length n.
     lines: Sequence[int]
     raw: Sequence[dict[str, Any]]
-    #: Rows that could not be read.
-    refused: list[RefusedRow] = field(default_factory=list)
+    refused: list[RefusedRow] = field(default_factory=list)  #: Rows that could not be read.
 
     def where(self, mask: pa.BooleanArray) -> JsonRows:
         """The rows for which ``mask`` is true."""

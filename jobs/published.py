@@ -49,18 +49,12 @@ class AsOf:
 class PublishedTable:
     """A pipeline's sink as readers see it."""
 
-    #: The Delta table.
-    path: str
-    #: The pipeline's.
-    name: str
-    #: Its key columns.
-    keys: tuple[str, ...]
-    #: Path of its ledger.
-    ledger: str
-    #: Those of its windows that forget idle keys, so that triggers are numbered from 0 again.
-    restarting: tuple[str, ...] = ()
-    #: The table's name in a catalog, as the spec has it; null for a table by path.
-    named: str | None = None
+    path: str  #: The Delta table.
+    name: str  #: The pipeline's.
+    keys: tuple[str, ...]  #: Its key columns.
+    ledger: str  #: Path of its ledger.
+    restarting: tuple[str, ...] = ()  #: Those of its windows that forget idle keys, so that triggers are numbered from 0 again.
+    named: str | None = None  #: The table's name in a catalog, as the spec has it; null for a table by path.
 
     @classmethod
     def of(cls, sink: SinkLike) -> PublishedTable:

@@ -259,10 +259,8 @@ def lines_of(changes: SpecChanges) -> Iterator[str]:
 class FromState:
     """How a changed spec is carried out from the stored state alone."""
 
-    #: The instant from which on all slices are stored; null for always, and where no windows are made of slices.
-    since: int | None
-    #: Whether windows are filled from slices, or these are cut at other edges.
-    recut: bool
+    since: int | None  #: The instant from which on all slices are stored; null for always, and where no windows are made of slices.
+    recut: bool  #: Whether windows are filled from slices, or these are cut at other edges.
 
 
 def _kept(
@@ -368,10 +366,8 @@ class _SliceCheck:
     #: ``low``, ``high``: all stored slices start in [low, high), and all events that they hold lie there.
     low: int
     high: int
-    #: The instant from which on all slices are stored.
-    since: int
-    #: Windows that end at or before it have ended; null if none have.
-    emitted: int | None
+    since: int  #: The instant from which on all slices are stored.
+    emitted: int | None  #: Windows that end at or before it have ended; null if none have.
 
     @classmethod
     def of(cls, runnable: Runnable, ledger: Ledger, part: CarriedPart) -> _SliceCheck:

@@ -292,10 +292,8 @@ class PastBatches:
     runnable: Runnable
     ledger: Ledger
     plan: Plan
-    #: Gives the result rows of the batch of ``plan``, with some columns.
-    rows: Callable[[Sequence[str]], pa.Table]
-    #: The greatest event time through that batch.
-    seen: int | None
+    rows: Callable[[Sequence[str]], pa.Table]  #: Gives the result rows of the batch of ``plan``, with some columns.
+    seen: int | None  #: The greatest event time through that batch.
 
     def volumes(self, batches: int) -> list[int]:
         """As in :class:`windowmill.expectations.rule.Past`."""

@@ -56,18 +56,13 @@ class Job:
 
     runnable: Runnable
     plan: Plan
-    #: The source with the columns that the plan has pinned.
-    source: SourceTable
-    #: The files of the source that the plan reads.
-    reading: Reading
-    #: Verifies rows of the state.
-    check: RowCheck
+    source: SourceTable  #: The source with the columns that the plan has pinned.
+    reading: Reading  #: The files of the source that the plan reads.
+    check: RowCheck  #: Verifies rows of the state.
     #: Names of the spec's windows, if the sink may hold rows of windows that the spec has dropped; else null.
     windows: tuple[str, ...] | None
-    #: For each place in object storage, the settings of its client; they hold credentials.
-    options: Mapping[str, Options]
-    #: Results of conditions that only Spark evaluates.
-    answers: Answers = NO_ANSWERS
+    options: Mapping[str, Options]  #: For each place in object storage, the settings of its client; they hold credentials.
+    answers: Answers = NO_ANSWERS  #: Results of conditions that only Spark evaluates.
 
     @classmethod
     def of(
@@ -118,14 +113,10 @@ class ComputedBatch:
 
     emission: Emission
     counts: Counts
-    #: What the batch changes in each table, by role; a role in which it changes nothing is missing.
-    changes: Mapping[str, Changes]
-    #: One text for each process that ran tasks.
-    executors: frozenset[str] = frozenset()
-    #: Whether one process computed all of it.
-    in_one_process: bool = False
-    #: Greatest event time of the rows read; null for none.
-    seen: int | None = None
+    changes: Mapping[str, Changes]  #: What the batch changes in each table, by role; a role in which it changes nothing is missing.
+    executors: frozenset[str] = frozenset()  #: One text for each process that ran tasks.
+    in_one_process: bool = False  #: Whether one process computed all of it.
+    seen: int | None = None  #: Greatest event time of the rows read; null for none.
 
 
 @dataclass

@@ -376,10 +376,8 @@ def _never_ran(runnable: Runnable) -> OutOfTurnError:
 class Waiting:
     """The versions of a source that no batch has read."""
 
-    #: Their number; null if it is not known.
-    n: int | None = None
-    #: The table that has them; null where a first batch reads it as it is, or where nothing is known.
-    source: SourceTable | None = None
+    n: int | None = None  #: Their number; null if it is not known.
+    source: SourceTable | None = None  #: The table that has them; null where a first batch reads it as it is, or where nothing is known.
 
     @classmethod
     def of(cls, pipeline: Pipeline, ledger: Ledger) -> Waiting:

@@ -54,14 +54,11 @@ Given = Sequence[Mapping[str, Any]]
 class Purged:
     """What a purge has removed, or would remove."""
 
-    #: Its plan.
-    plan: PurgePlan
-    #: By role of the table, the rows that go; of ``quality`` those that lose an observation or examples.
-    rows: Mapping[str, int]
+    plan: PurgePlan  #: Its plan.
+    rows: Mapping[str, int]  #: By role of the table, the rows that go; of ``quality`` those that lose an observation or examples.
     #: Batches that had to be run first, over rows that were in the source before the keys were deleted.
     before: Sequence[CommittedBatch] = ()
-    #: Whether such rows are unread; only a dry run leaves them so.
-    waits: bool = False
+    waits: bool = False  #: Whether such rows are unread; only a dry run leaves them so.
     forgotten: Forgotten = field(default_factory=Forgotten)
 
 

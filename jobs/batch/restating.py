@@ -136,13 +136,11 @@ def _takes_place(pipeline: Pipeline, new: pa.Table, gone: pa.Table, watermark: i
 class Scope:
     """What a restatement recomputes."""
 
-    #: Keys and event times of the rows whose windows are recomputed; null for all keys and windows.
-    touched: pa.Table | None
+    touched: pa.Table | None  #: Keys and event times of the rows whose windows are recomputed; null for all keys and windows.
     #: ``begin``, ``end``: event times [begin, end) that are read; null for no bound.
     begin: int | None = None
     end: int | None = None
-    #: Whether the state of these keys is rebuilt; else the windows of which it holds parts are not touched.
-    rebuilds: bool = True
+    rebuilds: bool = True  #: Whether the state of these keys is rebuilt; else the windows of which it holds parts are not touched.
 
     @classmethod
     def of(
@@ -410,18 +408,12 @@ class Restatement:
     runnable: Runnable
     plan: RestatePlan
     source: SourceTable
-    #: The keys and times that it recomputes.
-    scope: Scope
-    #: How many rows it takes out of quarantine, by what they are known.
-    taken: Mapping[Known, int]
-    #: Whether the state is that of the source's rows already.
-    state_is_current: bool
-    #: Reads the source.
-    rows: TableRows
-    #: As of :func:`.left_out`.
-    left_out: Mapping[str, Sequence[Stretch]]
-    #: Files of a folder whose rows in quarantine are not theirs any more.
-    delivered_again: frozenset[str]
+    scope: Scope  #: The keys and times that it recomputes.
+    taken: Mapping[Known, int]  #: How many rows it takes out of quarantine, by what they are known.
+    state_is_current: bool  #: Whether the state is that of the source's rows already.
+    rows: TableRows  #: Reads the source.
+    left_out: Mapping[str, Sequence[Stretch]]  #: As of :func:`.left_out`.
+    delivered_again: frozenset[str]  #: Files of a folder whose rows in quarantine are not theirs any more.
 
     @classmethod
     def of(cls, runnable: Runnable, plan: RestatePlan, source: SourceTable, ledger: Ledger, progress: Progress) -> Restatement:

@@ -126,12 +126,9 @@ class _StateWidening:
 
     job: Job
     table: DeltaTable
-    #: The columns that it has.
-    stored: pa.Schema
-    #: Types of columns that become wider, or take the place of others.
-    kinds: Mapping[str, pa.DataType]
-    #: How partials are converted.
-    partials: WiderPartials
+    stored: pa.Schema  #: The columns that it has.
+    kinds: Mapping[str, pa.DataType]  #: Types of columns that become wider, or take the place of others.
+    partials: WiderPartials  #: How partials are converted.
 
     @classmethod
     def of(cls, job: Job, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Self:

@@ -90,8 +90,7 @@ class EntriesWanted:
     #: ``schema``, ``may_lack``: columns of entries, of which the state may lack some until a batch adds them.
     schema: pa.Schema
     may_lack: Collection[str]
-    #: The log's column for each key column of new rows.
-    keys: Mapping[str, str]
+    keys: Mapping[str, str]  #: The log's column for each key column of new rows.
     before_batch: int
     watermark: int
 
@@ -155,16 +154,12 @@ class MapReduce(Protocol):
 class Part(ABC):
     """The windows of a pipeline with one state layout, and what a batch computes of them."""
 
-    #: State layout of these windows.
-    name: ClassVar[StateLayout]
-    #: Columns of its state rows.
-    schema: pa.Schema
-    #: The columns that it reads of a new row.
-    reading: RowColumns
+    name: ClassVar[StateLayout]  #: State layout of these windows.
+    schema: pa.Schema  #: Columns of its state rows.
+    reading: RowColumns  #: The columns that it reads of a new row.
     #: The grids of its windows if all are on grids: then a row's time alone decides whether it is too late. Else empty.
     grids: Sequence[WindowGrid] = ()
-    #: Columns of which at least one has a value in each row of spans; empty if the part stores no spans.
-    spans: tuple[str, ...] = ()
+    spans: tuple[str, ...] = ()  #: Columns of which at least one has a value in each row of spans; empty if the part stores no spans.
     #: Whether late rows of a backfill may have counted in windows that end after its range.
     may_emit_past_range = True
     #: Whether revisions need the watermark at the arrival of every row, not only of late ones.
@@ -199,13 +194,10 @@ class Part(ABC):
 class BatchSurvey(Generic[New]):
     """What the survey of a batch finds."""
 
-    #: New rows; null if the batch has none.
-    new: New | None
+    new: New | None  #: New rows; null if the batch has none.
     rows_read: int
-    #: The windows that become complete.
-    emission: Emission
-    #: Greatest event time of all rows read so far; null for none.
-    seen: int | None = None
+    emission: Emission  #: The windows that become complete.
+    seen: int | None = None  #: Greatest event time of all rows read so far; null for none.
 
 
 def emits_within_range_only(batch: Input, parts: Sequence[Part]) -> bool:
@@ -217,17 +209,13 @@ def emits_within_range_only(batch: Input, parts: Sequence[Part]) -> bool:
 class Keyed:
     """How a part advances whole keys in one batch; picklable."""
 
-    #: What the part reads of a new row.
-    reading: RowColumns
+    reading: RowColumns  #: What the part reads of a new row.
     #: ``rows``, ``stored``: columns of new rows, and of stored ones.
     rows: pa.Schema
     stored: pa.Schema
-    #: Name of each key column in new rows -> its name in stored rows.
-    keys: Mapping[str, str]
-    #: Applies the new rows of some keys to their stored ones.
-    advance: Callable[[pa.Table, pa.Table], Advanced]
-    #: The pipeline's, in ticks of the axis.
-    lateness: int
+    keys: Mapping[str, str]  #: Name of each key column in new rows -> its name in stored rows.
+    advance: Callable[[pa.Table, pa.Table], Advanced]  #: Applies the new rows of some keys to their stored ones.
+    lateness: int  #: The pipeline's, in ticks of the axis.
     most_readers: ClassVar[int] = limits.MAX_READINGS
 
     @property
@@ -261,8 +249,7 @@ class Keyed:
 class KeyedPart(Part):
     """A part whose state is advanced key by key."""
 
-    #: Columns of a new row.
-    rows: pa.Schema
+    rows: pa.Schema  #: Columns of a new row.
 
     @abstractmethod
     def keyed(self, emission: Emission) -> Keyed:

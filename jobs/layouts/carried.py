@@ -49,10 +49,8 @@ class CarriedPart:
 
     part: Part
     before: Part
-    #: For each column of its stored rows, except their checksum, the stored column that holds the same.
-    columns: Mapping[str, str]
-    #: Whether slices are cut at other edges, or fill windows that have ended.
-    recut: bool = False
+    columns: Mapping[str, str]  #: For each column of its stored rows, except their checksum, the stored column that holds the same.
+    recut: bool = False  #: Whether slices are cut at other edges, or fill windows that have ended.
 
 
 def carried_parts(parts: Sequence[Part], before: Sequence[Part], changed: Collection[str], fills: Collection[str]) -> list[CarriedPart]:

@@ -28,10 +28,8 @@ from windowmill.windowing.watermark import AFTER, BEFORE, Clock, LatenessRule
 class Emission:
     """Progress along the time axis with one batch."""
 
-    #: Greatest event time so far; null if no row ever had one.
-    seen: int | None
-    #: The instant through which all windows are emitted once the batch is committed; null if none are.
-    emitted: int | None
+    seen: int | None  #: Greatest event time so far; null if no row ever had one.
+    emitted: int | None  #: The instant through which all windows are emitted once the batch is committed; null if none are.
     #: ``after``, ``through``: the batch emits the windows that end in (``after``, ``through``].
     after: int
     through: int
@@ -106,46 +104,31 @@ class Input:
     """The rows of one batch. The defaults are those of a bounded input, which is the only batch."""
 
     pipeline: Pipeline
-    #: Arrow types of the source's columns.
-    types: Mapping[str, pa.DataType]
-    #: Number of the batch.
-    batch: int = 0
+    types: Mapping[str, pa.DataType]  #: Arrow types of the source's columns.
+    batch: int = 0  #: Number of the batch.
     #: ``seen``, ``emitted``: progress after the previous batch; null if there is none.
     seen: int | None = None
     emitted: int | None = None
-    #: Whether later batches continue from this batch's state.
-    builds_state: bool = False
-    #: Whether the input ends with this batch, so that all windows are complete.
-    ended: bool = False
-    #: For each file, the number of its commit, ascending; empty if the input has no files.
-    commits: tuple[int, ...] = ()
-    #: The place of the first row among those of its commit; the state has others before it.
-    first_row: int = 0
-    #: Number of leading files whose rows count as arrived in order of event time.
-    snapshot_files: int = 0
+    builds_state: bool = False  #: Whether later batches continue from this batch's state.
+    ended: bool = False  #: Whether the input ends with this batch, so that all windows are complete.
+    commits: tuple[int, ...] = ()  #: For each file, the number of its commit, ascending; empty if the input has no files.
+    first_row: int = 0  #: The place of the first row among those of its commit; the state has others before it.
+    snapshot_files: int = 0  #: Number of leading files whose rows count as arrived in order of event time.
     #: For each file, the instant through which windows were closed when its rows arrived, by asserted intervals; null if rows move the
     #: watermark.
     closed_by_file: tuple[int, ...] | None = None
-    #: Number of rows by the source's log; 0 if unknown.
-    expected_rows: int = 0
-    #: Size of the rows' files; null if unknown.
-    size_bytes: int | None = None
-    #: Greatest accepted event time; null for no bound.
-    latest: int | None = None
-    #: Verifies rows of the state; null if there is no state.
-    check: RowCheck | None = None
-    #: Gaps of the sessions of which the stored state stays, so that the batch writes none of theirs.
-    kept_gaps: tuple[int, ...] = ()
-    #: Whether rows come with the column ``UNREAD``.
-    has_unread: bool = False
-    #: Whether the batch may read state; a backfill, and a batch that replaces the state, read only the source.
-    reads_state: bool = True
+    expected_rows: int = 0  #: Number of rows by the source's log; 0 if unknown.
+    size_bytes: int | None = None  #: Size of the rows' files; null if unknown.
+    latest: int | None = None  #: Greatest accepted event time; null for no bound.
+    check: RowCheck | None = None  #: Verifies rows of the state; null if there is no state.
+    kept_gaps: tuple[int, ...] = ()  #: Gaps of the sessions of which the stored state stays, so that the batch writes none of theirs.
+    has_unread: bool = False  #: Whether rows come with the column ``UNREAD``.
+    reads_state: bool = True  #: Whether the batch may read state; a backfill, and a batch that replaces the state, read only the source.
     #: Whether the batch recomputes windows that earlier ones have emitted, as a backfill of a running pipeline does.
     recomputes_range: bool = False
     #: Whether this process computes the batch only within :mod:`.limits`, because Spark would compute a larger one.
     is_limited: bool = False
-    #: Whether this is all of a bounded input, and not a batch among others.
-    is_bounded: bool = False
+    is_bounded: bool = False  #: Whether this is all of a bounded input, and not a batch among others.
 
     @property
     def keys(self) -> dict[str, pa.DataType]:

@@ -23,10 +23,8 @@ class LiveRowReading:
     """What a batch of windows over live rows reads of new rows, and how it stores them."""
 
     pipeline: Pipeline
-    #: Arrow types of the source's columns.
-    types: Mapping[str, pa.DataType]
-    #: Layout of the state.
-    log: StateLog
+    types: Mapping[str, pa.DataType]  #: Arrow types of the source's columns.
+    log: StateLog  #: Layout of the state.
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -47,12 +47,9 @@ class Output:
     """What tasks have written and counted."""
 
     files: Mapping[Role, tuple[DataFile, ...]] = field(default_factory=dict)
-    #: Of the rows of one layout, or of all.
-    counts: Counts = field(default_factory=Counts)
-    #: Number of rows that the layout refused because they came too late.
-    refused: int = 0
-    #: One text for each process that ran tasks.
-    executors: frozenset[str] = frozenset()
+    counts: Counts = field(default_factory=Counts)  #: Of the rows of one layout, or of all.
+    refused: int = 0  #: Number of rows that the layout refused because they came too late.
+    executors: frozenset[str] = frozenset()  #: One text for each process that ran tasks.
 
     def __add__(self, other: Output) -> Output:
         return Output(

@@ -105,8 +105,7 @@ class Targets:
     of: Mapping[Role, Target]
     #: For each place in object storage, the settings of its client; they hold credentials.
     options: Mapping[str, Options] = field(default_factory=dict)
-    #: Which result rows are written; null for all.
-    published: Published | None = None
+    published: Published | None = None  #: Which result rows are written; null for all.
 
     def writer(self, role: Role, task: int) -> FileWriter:
         """A writer for the rows of ``role`` in the task of this number."""

@@ -50,12 +50,9 @@ _NOT_PLAIN = -1
 class Times:
     """Number and event times of the rows of a part of a file, as far as they are known."""
 
-    #: Number of rows that are not left out by the filter.
-    rows: int
-    #: One more than the index in the file of the last of these rows.
-    last: int
-    #: An instant before which no usable row is.
-    low: int
+    rows: int  #: Number of rows that are not left out by the filter.
+    last: int  #: One more than the index in the file of the last of these rows.
+    low: int  #: An instant before which no usable row is.
     #: ``high_at_least``, ``high_at_most``: bounds of the greatest event time of usable rows; ``BEFORE`` if there is none.
     high_at_least: int
     high_at_most: int
@@ -65,16 +62,11 @@ class Times:
 class Survey:
     """Survey of a batch's rows."""
 
-    #: Number of rows read.
-    rows: int
-    #: Greatest event time after the batch; null if no row ever had one.
-    seen: int | None
-    #: Number before the first row of each file.
-    starts: tuple[int, ...]
-    #: An event time that no late row is before; null if there are no late rows.
-    low: int | None
-    #: For each part, the watermark that its rows find; null if none of them can be late.
-    watermarks: tuple[int | None, ...]
+    rows: int  #: Number of rows read.
+    seen: int | None  #: Greatest event time after the batch; null if no row ever had one.
+    starts: tuple[int, ...]  #: Number before the first row of each file.
+    low: int | None  #: An event time that no late row is before; null if there are no late rows.
+    watermarks: tuple[int | None, ...]  #: For each part, the watermark that its rows find; null if none of them can be late.
 
     @property
     def has_late(self) -> bool:
@@ -162,17 +154,13 @@ class FileRows:
     """New rows of a batch that tasks read; picklable."""
 
     plain: PlainRows
-    #: Greatest accepted event time; null for no bound.
-    latest: int | None
+    latest: int | None  #: Greatest accepted event time; null for no bound.
     tasks: Tasks
-    #: For each task, the place of its first part among the parts of all tasks.
-    places: Sequence[int]
+    places: Sequence[int]  #: For each task, the place of its first part among the parts of all tasks.
     survey: Survey
     rule: LatenessRule
-    #: If the source is in object storage, the settings of its client; they hold credentials.
-    options: Mapping[str, Options]
-    #: The keys whose rows are read for windows; null for all.
-    share: KeyShare | None = None
+    options: Mapping[str, Options]  #: If the source is in object storage, the settings of its client; they hold credentials.
+    share: KeyShare | None = None  #: The keys whose rows are read for windows; null for all.
 
     @classmethod
     def surveyed(cls, spark: SparkSession, batch: TableInput, stages: Sequence[RowColumns], *, every: bool) -> FileRows | None:

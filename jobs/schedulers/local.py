@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 class NewRows:
     """New rows in this process."""
 
-    #: The columns that lifting reads, in order of arrival; includes unusable rows.
-    table: pa.Table
+    table: pa.Table  #: The columns that lifting reads, in order of arrival; includes unusable rows.
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
         """The rows without a quarantine reason, numbered by arrival over all batches, in ``schema``; a point ends at its time."""

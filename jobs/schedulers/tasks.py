@@ -73,10 +73,8 @@ class NumberedRows:
 
     arrived: DataFrame
     survey: Survey
-    #: The indices of the files with rows, as the survey has them.
-    files: tuple[int, ...]
-    #: Those of them with rows that have a quarantine reason.
-    unusable: tuple[int, ...]
+    files: tuple[int, ...]  #: The indices of the files with rows, as the survey has them.
+    unusable: tuple[int, ...]  #: Those of them with rows that have a quarantine reason.
     batch: SourceInput
 
     @classmethod
@@ -212,14 +210,11 @@ class Quarantining:
     pipeline: Pipeline
     plan: Plan
     targets: Targets
-    #: The path of each file, by which quarantine names it.
-    paths: Sequence[str]
-    #: The pipeline's, in ticks of the axis.
-    lateness: int
+    paths: Sequence[str]  #: The path of each file, by which quarantine names it.
+    lateness: int  #: The pipeline's, in ticks of the axis.
     #: For each part that refuses rows, the files that hold their numbers; null if a part refuses none, and no row can be too late.
     refusing: Sequence[Sequence[DataFile]] | None = None
-    #: The grids of the other parts.
-    grids: Sequence[WindowGrid] = ()
+    grids: Sequence[WindowGrid] = ()  #: The grids of the other parts.
 
     def write_of_files(self, spark: SparkSession, new: FileRows) -> Output | None:
         """Have tasks write those of ``new`` that were not applied; null if only Spark can read all columns, or write them as JSON."""

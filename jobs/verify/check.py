@@ -70,13 +70,11 @@ _EXAMPLES, _FILES_NAMED = 5, 20
 class Verification:
     """The result of a verification."""
 
-    #: The last batch whose rows were verified; null if nothing has been published.
-    batch: int | None
+    batch: int | None  #: The last batch whose rows were verified; null if nothing has been published.
     seed: int
     source_version: int
     comparison: Comparison
-    #: Versions that changed rows of the source since the pipeline began, with their operation.
-    changed: Sequence[tuple[int, str]] = ()
+    changed: Sequence[tuple[int, str]] = ()  #: Versions that changed rows of the source since the pipeline began, with their operation.
     #: By window name, the number of rows that came too late for a window that holds them; windows leave these out.
     missed: Mapping[str, int] = field(default_factory=dict)
 
@@ -174,11 +172,9 @@ class _Comparing:
 
     plain: Plain
     sample: Sample
-    #: By batch the aggregates that were not in its spec, or had another meaning there.
-    lacking: Mapping[int, Collection[str]]
+    lacking: Mapping[int, Collection[str]]  #: By batch the aggregates that were not in its spec, or had another meaning there.
     comparison: Comparison
-    #: Whether rows came late and were counted.
-    late: bool
+    late: bool  #: Whether rows came late and were counted.
     progress: Progress
 
     @property

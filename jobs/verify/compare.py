@@ -40,16 +40,14 @@ _HASH = "_hash"
 class PublishedRow:
     """A row of the sink; instants are integers along the axis."""
 
-    #: Values of the key columns.
-    key: tuple[Any, ...]
+    key: tuple[Any, ...]  #: Values of the key columns.
     window: str
     start: int | None
     end: int
     trigger: int | None
     revision: int
     batch: int
-    #: Values of the aggregates, by name.
-    values: Mapping[str, Any]
+    values: Mapping[str, Any]  #: Values of the aggregates, by name.
 
 
 @dataclass(frozen=True)
@@ -168,10 +166,8 @@ class ComparedRow:
 
     row: PublishedRow
     differences: Sequence[Difference]
-    #: A query that recomputes it; null if no plain query does.
-    sql: str | None
-    #: Why its differences do not count; null if they do.
-    undecided: str | None = None
+    sql: str | None  #: A query that recomputes it; null if no plain query does.
+    undecided: str | None = None  #: Why its differences do not count; null if they do.
 
 
 @dataclass
@@ -182,10 +178,8 @@ class Comparison:
     #: ``equal``, ``compared``: numbers of values by column.
     equal: Counter[str] = field(default_factory=Counter)
     compared: Counter[str] = field(default_factory=Counter)
-    #: What could not be compared, with why, and the number of rows.
-    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)
-    #: Numbers of rows by how they were recomputed.
-    methods: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[tuple[str, str]] = field(default_factory=Counter)  #: What could not be compared, with why, and the number of rows.
+    methods: Counter[str] = field(default_factory=Counter)  #: Numbers of rows by how they were recomputed.
 
     @property
     def differing(self) -> list[ComparedRow]:

@@ -43,28 +43,21 @@ _NAN, _INFINITY = "double('NaN')", "double('Infinity')"
 class SqlForm:
     """An aggregate in SQL."""
 
-    #: The aggregate expression.
-    sql: str
+    sql: str  #: The aggregate expression.
     #: SQL of the size of the values that cancel one another out in the result, to which the tolerance is relative; null: the result's own.
     scale: str | None = None
-    #: Documented relative error of a sketch, in addition to the tolerance; 0 for all others.
-    bound: float = 0.0
-    #: Whether the SQL gives values whose texts, one after the other, are the result.
-    joined: bool = False
+    bound: float = 0.0  #: Documented relative error of a sketch, in addition to the tolerance; 0 for all others.
+    joined: bool = False  #: Whether the SQL gives values whose texts, one after the other, are the result.
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What the form of one aggregate is written with."""
 
-    #: Its argument columns in SQL.
-    values: tuple[str, ...]
-    #: What its ``where`` asks, in SQL: one test, or none.
-    tests: tuple[str, ...]
-    #: Fields by which rows are ordered: event time, ties, arrival.
-    order: str
-    #: The aggregate's further arguments.
-    options: Mapping[str, object]
+    values: tuple[str, ...]  #: Its argument columns in SQL.
+    tests: tuple[str, ...]  #: What its ``where`` asks, in SQL: one test, or none.
+    order: str  #: Fields by which rows are ordered: event time, ties, arrival.
+    options: Mapping[str, object]  #: The aggregate's further arguments.
 
     @property
     def v(self) -> str:

@@ -53,18 +53,13 @@ class SourceFiles:
 
     pipeline: Pipeline
     source: SourceTable
-    #: Those of the batches that built the state, oldest first.
-    plans: Sequence[Plan]
-    #: All files of the source at its version.
-    present: Sequence[AddedFile]
-    #: Those of them that have been read.
-    files: Sequence[AddedFile]
+    plans: Sequence[Plan]  #: Those of the batches that built the state, oldest first.
+    present: Sequence[AddedFile]  #: All files of the source at its version.
+    files: Sequence[AddedFile]  #: Those of them that have been read.
     #: For each of these the commit that brought it; null for files of which that is not known, or that belong to the snapshot.
     commits: Sequence[int | None]
-    #: Whether every row of which it matters has its commit.
-    order_known: bool
-    #: Versions since the pipeline began that changed rows, with their operation.
-    changed: Sequence[tuple[int, str]] = ()
+    order_known: bool  #: Whether every row of which it matters has its commit.
+    changed: Sequence[tuple[int, str]] = ()  #: Versions since the pipeline began that changed rows, with their operation.
 
     @classmethod
     def of(cls, pipeline: Pipeline, source: SourceTable, plans: Sequence[Plan]) -> SourceFiles:
@@ -165,8 +160,7 @@ MAX_KEPT = 2_000_000
 class Reaches:
     """The rows that windows ask for, by key and time."""
 
-    #: The key of each window, with the types of the source.
-    keys: pa.Table
+    keys: pa.Table  #: The key of each window, with the types of the source.
     #: ``begins``, ``ends``: times [begin, end) of its rows; int64, shape (n,).
     begins: Ints
     ends: Ints
@@ -203,10 +197,8 @@ class Reaches:
 class SampledRows:
     """Rows of a source, with its columns that a pipeline uses, ``TIME``, ``UNTIL_OF``, ``FILE``, ``ROW``, and a column a condition."""
 
-    #: Those that were asked for.
-    rows: pa.Table
-    #: Of each file that was read a row with the greatest event time.
-    latest: pa.Table
+    rows: pa.Table  #: Those that were asked for.
+    latest: pa.Table  #: Of each file that was read a row with the greatest event time.
 
 
 @dataclass(frozen=True)
