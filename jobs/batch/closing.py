@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache, partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -59,11 +59,8 @@ from windowmill.windowing.axis import DAY_US, SECOND_US, Duration
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.redaction import redacted
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import LatenessRule
-
-if TYPE_CHECKING:
-    from windowmill.windowing.spec import Pipeline
-
 
 #: Columns of the quarantine table that are read.
 COLUMNS = ("reason", "detail", "event_time", "watermark", "row")

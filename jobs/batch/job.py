@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -23,6 +23,7 @@ from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.base import Part
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Emission, TableInput
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
@@ -35,9 +36,6 @@ from windowmill.jobs.spark.access import DataFrame, SparkSession, map_in_arrow, 
 from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import WindowmillError
-
-if TYPE_CHECKING:
-    from windowmill.jobs.layouts.base import Part
 
 #: Times a step; takes its name and what it does.
 Step = Callable[[str, str], AbstractContextManager[Any]]

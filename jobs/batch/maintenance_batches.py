@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,6 +21,8 @@ from windowmill.checkpoints.batches import Batch, Changes, Outcome, effective_ba
 from windowmill.checkpoints.committer import beyond_delta_rs, widens
 from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of, write_files
 from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import BackfillPlan, FoldPlan, Plan, PurgePlan, RestatePlan, RestorePlan
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.rewriting import Undo, UndoneFiles
@@ -40,17 +41,13 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.reading import VersionRange, check_readable, next_change
 from windowmill.jobs.sources.table_rows import changed_rows, queried
+from windowmill.windowing.axis import Duration
 from windowmill.windowing.changes import describe_difference
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.columnar.rows import are_among
 from windowmill.windowing.errors import NonAppendCommitError, OutOfTurnError, RefusedError, SavepointError, SourceError, first_line
-
-if TYPE_CHECKING:
-    from windowmill.checkpoints.ledger import Ledger
-    from windowmill.checkpoints.places import Runnable
-    from windowmill.windowing.axis import Duration
-    from windowmill.windowing.fields import SavepointPolicy
-    from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.fields import SavepointPolicy
+from windowmill.windowing.spec import Pipeline
 
 _PLACE = ("window", "window_start", "window_end", "trigger", "revision", "batch")
 #: Prefix of the names of savepoints that maintenance makes.

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -42,9 +42,7 @@ from windowmill.windowing.errors import (
     UnsupportedError,
     first_line,
 )
-
-if TYPE_CHECKING:
-    from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline
 
 #: Keys as the user gives them: values of key columns by name, texts or values of JSON.
 Given = Sequence[Mapping[str, Any]]

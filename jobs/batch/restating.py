@@ -370,11 +370,6 @@ def _filtering(pipeline: Pipeline, source: SourceTable) -> PlainRows | None:
     return PlainRows(pipeline, (), (), Form(columns.arrow, columns.fixed_lengths), conditions)
 
 
-def only_of_filter(pipeline: Pipeline, source: SourceTable) -> bool:
-    """Whether :func:`touched_rows` leaves out rows that the filter excludes."""
-    return pipeline.source is None or pipeline.source.filter is None or _filtering(pipeline, source) is not None
-
-
 def read_as_of(plan: RestatePlan) -> int:
     """The version of the source that ``plan`` reads: its last version, or another one with the same rows."""
     return plan.to_version if plan.snapshot is None else plan.snapshot
@@ -509,7 +504,8 @@ class Restatement:
         seen, touched, inserted = computed.emission.seen, self.scope.touched, computed.seen
         if touched is None or self.plan.changed is None:
             return seen
-        if only_of_filter(self._pipeline, self.source):
+        is_filtered = self._pipeline.source is not None and self._pipeline.source.filter is not None
+        if not is_filtered or _filtering(self._pipeline, self.source) is not None:  # so those touched are without rows that it excludes
             greatest = pc.max(touched.column(TIME)).as_py()
             if greatest is None or (seen is not None and greatest <= seen):
                 return seen

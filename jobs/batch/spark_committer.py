@@ -40,8 +40,11 @@ class SparkCommitter:
 
     def check(self, place: str, role: str, changes: Changes) -> None:
         """As :meth:`windowmill.checkpoints.committer.Committer.check`: evaluates the constraints of the table over the files."""
-        constraints = _constraints(place)
-        if not constraints or not changes.adds:
+        if not changes.adds or not is_table(place):
+            return
+        configuration = table_at(place).metadata().configuration
+        constraints = {name.removeprefix(_CONSTRAINT): text for name, text in configuration.items() if name.startswith(_CONSTRAINT)}
+        if not constraints:
             return
         rows = self._rows(place, changes, changes.adds)
         for name, condition in constraints.items():
@@ -105,13 +108,6 @@ def tables_of(runnable: Runnable, spark: Callable[[], SparkSession] | None = Non
     if compute_of(runnable.pipeline) == "local":
         return own_tables(runnable, WithoutSpark())
     return own_tables(runnable, SparkCommitter(start if spark is None else spark))
-
-
-def _constraints(place: str) -> dict[str, str]:
-    if not is_table(place):
-        return {}
-    configuration = table_at(place).metadata().configuration
-    return {name.removeprefix(_CONSTRAINT): condition for name, condition in configuration.items() if name.startswith(_CONSTRAINT)}
 
 
 def _condition(replaces: tuple[int, int], windows: Sequence[str] | None, rows: DataFrame) -> str:

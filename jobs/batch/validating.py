@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -41,9 +41,7 @@ from windowmill.jobs.spark.access import DataFrame, SparkSession, access_to, map
 from windowmill.jobs.spark.spark_settings import literal_path
 from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.errors import HeldError, first_line
-
-if TYPE_CHECKING:
-    from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline
 
 _UNIQUE, _ORDERED = "expect_compound_columns_to_be_unique", "expect_column_pair_values_a_to_be_greater_than_b"
 _NOT_NULL, _BETWEEN = "expect_column_values_to_not_be_null", "expect_column_values_to_be_between"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -12,9 +11,7 @@ from windowmill.checkpoints.state.tables import joint_schema
 from windowmill.jobs.layouts.base import Part
 from windowmill.jobs.layouts.input import Input
 from windowmill.windowing.layouts import divide
-
-if TYPE_CHECKING:
-    from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline
 
 
 def parts_of(batch: Input, state: State) -> list[Part]:

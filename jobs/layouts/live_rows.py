@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar, Self
 
 import pyarrow as pa
 
@@ -22,37 +23,22 @@ from windowmill.windowing.spec import Pipeline
 class LiveRowReading:
     """What a batch of windows over live rows reads of new rows, and how it stores them."""
 
-    pipeline: Pipeline
-    types: Mapping[str, pa.DataType]  #: Arrow types of the source's columns.
+    keys: tuple[str, ...]
+    ties: tuple[str, ...]
+    source_columns: Sequence[str]
+    conditions: Sequence[str]
     log: StateLog  #: Layout of the state.
+    schema: pa.Schema  #: Columns of the rows read: as those of ``log.fresh_schema``, by the names of the source's columns.
+    layout: ClassVar[None] = None  #: No partials: rows are kept as they are.
 
-    @property
-    def keys(self) -> tuple[str, ...]:
-        return self.pipeline.keys
-
-    @property
-    def ties(self) -> tuple[str, ...]:
-        return self.pipeline.time.tie_break
-
-    @property
-    def layout(self) -> None:
-        """No partials: rows are kept as they are."""
-        return
-
-    @property
-    def source_columns(self) -> Sequence[str]:
-        return [name for name, _ in self.log.columns_of_fresh()]
-
-    @property
-    def conditions(self) -> Sequence[str]:
-        return self.pipeline.conditions()
-
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of the rows read: as those of ``log.fresh_schema``, by the names of the source's columns."""
+    @classmethod
+    def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType], log: StateLog) -> Self:
+        """Of windows of ``pipeline`` over a source with columns of ``types``."""
+        columns = [name for name, _ in log.columns_of_fresh()]
         own = [(name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF)]
-        own += [(name, self.types[name]) for name in dict.fromkeys(self.source_columns)]
-        return pa.schema([*own, *((name, pa.bool_()) for name in self.log.conditions)])
+        own += [(name, types[name]) for name in dict.fromkeys(columns)]
+        schema = pa.schema([*own, *((name, pa.bool_()) for name in log.conditions)])
+        return cls(pipeline.keys, pipeline.time.tie_break, columns, pipeline.conditions(), log, schema)
 
     @property
     def labels(self) -> Mapping[str, str]:
@@ -78,7 +64,7 @@ class LiveRowPart(KeyedPart):
     def __init__(self, batch: Input, rows: Rows) -> None:
         super().__init__(batch, rows.pipeline)
         log = StateLog(rows.pipeline, batch.types, rows.pipeline.conditions(), shared=rows.shared)
-        self.reading = LiveRowReading(rows.pipeline, batch.types, log)
+        self.reading = LiveRowReading.of(rows.pipeline, batch.types, log)
         self.rows, self.schema = self.reading.schema, log.schema
 
     def keyed(self, emission: Emission) -> Keyed:

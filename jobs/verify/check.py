@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,7 @@ from windowmill.checkpoints.batches import Batch, effective_batches
 from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.protocol import lease, outstanding
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import write_table
@@ -33,7 +34,7 @@ from windowmill.jobs.spark.access import DataFrame, SparkSession, access_to
 from windowmill.jobs.spark.session import shipment_of, spark_session
 from windowmill.jobs.verify.compare import Comparison, PublishedRow, RecomputedValue, Sample, sample
 from windowmill.jobs.verify.plain import Plain
-from windowmill.jobs.verify.source_rows import Arrival, Reaches, RereadRows, SampledRows, SourceFiles, with_conditions
+from windowmill.jobs.verify.source_rows import Arrival, Reaches, SampledRows, SourceFiles, with_conditions
 from windowmill.windowing import reference
 from windowmill.windowing.axis import AXIS_BEGIN, to_us
 from windowmill.windowing.columnar.added_columns import FILE, ROW, TIME, UNTIL_OF
@@ -41,11 +42,8 @@ from windowmill.windowing.columnar.rows import codes_of, first_rows, without_emp
 from windowmill.windowing.errors import OutOfTurnError
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.reference.events import ranks
-
-if TYPE_CHECKING:
-    from windowmill.checkpoints.places import Runnable
-    from windowmill.windowing.spec import Pipeline
-    from windowmill.windowing.windows.base import Window
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.windows.base import Window
 
 #: Most rows of the sampled keys that the reference engine is given for a window; it keeps every row.
 MAX_ROWS = 500_000
@@ -97,11 +95,10 @@ def verify(
         drawn = sample(runnable.sink_path, pipeline, number=number, seed=seed, ends=ends, through=newest.number)
     comparison = Comparison()
     chosen, lacking = _of_this_spec(drawn, ledger, comparison)
-    rows = RereadRows(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000)
+    plain = Plain(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000)
     late = sum(batch.counts.rows_late for batch in committed if batch.plan.builds_state) > 0
     # A backfill from the table counts rows that are in quarantine because they came too late.
-    late = late or ("too_late" in rows.refused and any(plan.range is not None and plan.snapshot is not None for plan in plans))
-    plain = Plain(rows)
+    late = late or ("too_late" in plain.refused and any(plan.range is not None and plan.snapshot is not None for plan in plans))
     comparing = _Comparing(plain, chosen, lacking, comparison, late, progress)
     if chosen.rows:
         comparing.run()
@@ -177,10 +174,6 @@ class _Comparing:
     late: bool  #: Whether rows came late and were counted.
     progress: Progress
 
-    @property
-    def _files(self) -> SourceFiles:
-        return self.plain.rows.files
-
     def run(self) -> None:
         """Compare the rows: those that SQL recomputes, and all others by the reference engine; each file is read once."""
         windows = self.plain.pipeline.windows
@@ -189,14 +182,14 @@ class _Comparing:
         gaps = [in_sql[row.window] for row in rows]
         others, others_keys = self._others([window.name for window in windows if window.name not in in_sql])
         if rows:
-            launch.begin(brief=self.plain.rows.local.is_plain)  # Spark starts while this process reads
+            launch.begin(brief=self.plain.local.is_plain)  # Spark starts while this process reads
         on_grids = [row for row, gap in zip(rows, gaps, strict=True) if gap is None]
         spans = [(row.start, row.end) for row in on_grids if row.start is not None]
-        arrival = self.plain.rows.arrival(spans, surveyed=bool(others))
-        chosen = range(len(self._files.files)) if arrival is None else self.plain.read_for(rows, gaps)
+        arrival = self.plain.arrival(spans, surveyed=bool(others))
+        chosen = range(len(self.plain.files.files)) if arrival is None else self.plain.read_for(rows, gaps)
         reaches = [self.plain.reaches(rows, keys, gaps), reaches_of(others, others_keys, self.plain.types)]
         with self.progress.step("read", self._told(chosen)):
-            found = self.plain.rows.local.read(chosen, self.plain.rows.columns, reaches)
+            found = self.plain.local.read(chosen, self.plain.columns, reaches)
         if found is None:
             _ = self.plain.spark  # starts it, which is a step of its own: steps are not within others
         arrival = self._arrival(found) if arrival is None else arrival
@@ -232,14 +225,14 @@ class _Comparing:
             greatest: dict[int, tuple[int, int]] = {}
             for file, at, row in zip(*latest, strict=True):
                 greatest[file] = max(greatest.get(file, (at, row)), (at, row))
-            return self.plain.rows.arrived(greatest)
-        with self.progress.step("survey", f"the event times of {self._told(range(len(self._files.files)))}"):
-            return self.plain.rows.survey()
+            return self.plain.arrived(greatest)
+        with self.progress.step("survey", f"the event times of {self._told(range(len(self.plain.files.files)))}"):
+            return self.plain.survey()
 
     def _told(self, chosen: Sequence[int]) -> str:
         """How much of the source the files with the indices ``chosen`` are."""
-        source, size = self._files.source, sum(self._files.files[n].size_bytes for n in chosen)
-        return f"{len(chosen):,} of {len(self._files.files):,} files ({decimal(size)}) of {source.path} at version {source.version}"
+        source, size = self.plain.files.source, sum(self.plain.files.files[n].size_bytes for n in chosen)
+        return f"{len(chosen):,} of {len(self.plain.files.files):,} files ({decimal(size)}) of {source.path} at version {source.version}"
 
     def _by_sql(
         self, rows: Sequence[PublishedRow], keys: pa.Table, gaps: Sequence[int | None], arrival: Arrival, found: SampledRows | None
@@ -250,7 +243,7 @@ class _Comparing:
         with self.progress.step("compare", f"{len(rows)} rows by SQL"):
             values = self.plain.recomputed(rows, keys, gaps, arrival, None if found is None else found.rows)
         for row, gap, expected in zip(rows, gaps, values, strict=True):
-            closed = zip(self._files.files, arrival.closed, strict=True)
+            closed = zip(self.plain.files.files, arrival.closed, strict=True)
             too_late = [file.path for file, through in closed if through is not None and through >= row.end]
             query = self.plain.query(row, gap, without=too_late[:_FILES_NAMED])
             self._add(row, expected, query, BY_SQL)
@@ -259,7 +252,7 @@ class _Comparing:
         lacking = self.lacking[row.batch]
         known = None if expected is None else {name: value for name, value in expected.items() if name not in lacking}
         # Why rows may differ although nothing is wrong.
-        doubt = _UNKNOWN_ORDER if self.late and not self._files.order_known else None
+        doubt = _UNKNOWN_ORDER if self.late and not self.plain.files.order_known else None
         self.comparison.add(row, known, query, method, doubt)
 
     def _by_reference(
@@ -393,11 +386,11 @@ def _of_window(
 
 def _by_spark(plain: Plain, keys: pa.Table, arrival: Arrival) -> SampledRows:
     """The rows of these ``keys``, those with the fewest if they are too many, and the rows that move the watermark, as Spark reads them."""
-    pipeline, read = plain.pipeline, plain.rows.read
+    pipeline, read = plain.pipeline, plain.read
 
     def chosen(rows: DataFrame) -> DataFrame:
         rows, conditions = with_conditions(rows, pipeline, plain.types)
-        own = map(backquoted, dict.fromkeys([*plain.rows.columns, TIME, UNTIL_OF, FILE, ROW]))
+        own = map(backquoted, dict.fromkeys([*plain.columns, TIME, UNTIL_OF, FILE, ROW]))
         return rows.selectExpr(*own, *(f"{backquoted(name)} AS {backquoted(condition_column(text))}" for text, name in conditions.items()))
 
     rows = plain.of_keys(keys, arrival)
@@ -421,7 +414,7 @@ def _fewest(rows: DataFrame, keys: tuple[str, ...]) -> pa.Table:
 
 def _records(found: pa.Table, plain: Plain) -> tuple[list[reference.Record], list[int]]:
     """The rows, each once, in order of arrival, with the number of each one's commit; those of a snapshot arrive one by one."""
-    time, files = plain.pipeline.time, plain.rows.files
+    time, files = plain.pipeline.time, plain.files
     columns = {
         name: (
             found.column(name).cast(pa.int64()) if pa.types.is_timestamp(found.schema.field(name).type) else found.column(name)

@@ -18,8 +18,6 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
-from windowmill.jobs.sources.base import SourceTable
-from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.spark_settings import spark_path
 from windowmill.jobs.verify.compare import PublishedRow, RecomputedValue
 from windowmill.jobs.verify.source_rows import CLOSED, Arrival, Reaches, RereadRows, condition_names, with_conditions
@@ -296,27 +294,8 @@ _FROM, _TO, _GAP = "_from", "_to", "_gap"
 _FIRST, _LAST = "_first", "_last"
 
 
-@dataclass(frozen=True)
-class Plain:
-    """Plain queries over the rows of a source, with what they are made of."""
-
-    rows: RereadRows
-
-    @property
-    def spark(self) -> SparkSession:
-        return self.rows.spark
-
-    @property
-    def pipeline(self) -> Pipeline:
-        return self.rows.runnable.pipeline
-
-    @property
-    def source(self) -> SourceTable:
-        return self.rows.source
-
-    @property
-    def types(self) -> Mapping[str, pa.DataType]:
-        return Columns.of(self.source.schema_json).arrow
+class Plain(RereadRows):
+    """Plain queries over the rows of a source."""
 
     def forms(self, conditions: Mapping[str, str]) -> dict[str, SqlForm]:
         """The aggregates that have a form in SQL; ``conditions`` gives the SQL of each condition of the spec."""
@@ -328,7 +307,7 @@ class Plain:
 
     def read_for(self, sampled: Sequence[PublishedRow], gaps: Sequence[int | None]) -> list[int]:
         """Indices of the files of the source that :meth:`recomputed` reads."""
-        return self.rows.files.overlapping([_reach(row, gap) for row, gap in zip(sampled, gaps, strict=True)])
+        return self.files.overlapping([_reach(row, gap) for row, gap in zip(sampled, gaps, strict=True)])
 
     def recomputed(
         self, sampled: Sequence[PublishedRow], keys: pa.Table, gaps: Sequence[int | None], arrival: Arrival, found: pa.Table | None
@@ -368,10 +347,10 @@ class Plain:
     ) -> tuple[DataFrame, Mapping[str, str]]:
         """As :meth:`_here`, of rows that Spark reads."""
         windows = _frame(self.spark, sampled, keys, gaps)
-        read = self.rows.read(self.read_for(sampled, gaps), arrival.closed, lambda rows: rows.join(windows, self._near(), "left_semi"))
+        read = self.read(self.read_for(sampled, gaps), arrival.closed, lambda rows: rows.join(windows, self._near(), "left_semi"))
         within = (F.col(TIME) < F.col(_TO)) & (F.greatest(F.col(UNTIL_OF), F.col(TIME) + 1) > F.col(_FROM))
         rows = read.join(windows, within & _same_key(self.pipeline), "inner")
-        return with_conditions(self.rows.without_quarantined(rows, [_ID]), self.pipeline, self.types)
+        return with_conditions(self.without_quarantined(rows, [_ID]), self.pipeline, self.types)
 
     def _near(self) -> Column:
         """Whether a row of the source may be of a window: by its key, and by its time if Spark can read it."""
@@ -388,9 +367,9 @@ class Plain:
         # A window of a policy may hold nothing, and begin nowhere: only the keys are asked for.
         own = _keys(keys) if keys.num_columns else {_ID: pa.array([0])}
         found = F.broadcast(self.spark.createDataFrame(without_empty_chunks(pa.table(own))).distinct())
-        every = range(len(self.rows.files.files))
-        rows = self.rows.read(every, arrival.closed, lambda rows: rows.join(found, _same_key(self.pipeline), "left_semi"))
-        return self.rows.without_quarantined(rows, [])
+        every = range(len(self.files.files))
+        rows = self.read(every, arrival.closed, lambda rows: rows.join(found, _same_key(self.pipeline), "left_semi"))
+        return self.without_quarantined(rows, [])
 
     def _values(
         self, rows: DataFrame, conditions: Mapping[str, str], gaps: Sequence[int | None]

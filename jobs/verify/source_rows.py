@@ -321,13 +321,22 @@ class RereadRows:
         return LocalReader(self.runnable, self.files, self.now_us, frozenset(self.refused))
 
     @property
+    def pipeline(self) -> Pipeline:
+        return self.runnable.pipeline
+
+    @property
     def source(self) -> SourceTable:
         return self.files.source
+
+    @property
+    def types(self) -> Mapping[str, pa.DataType]:
+        """Arrow types of the source's columns."""
+        return self._struct.arrow
 
     @cached_property
     def columns(self) -> list[str]:
         """The source's columns by which results are computed; rows that agree in them are the same to a pipeline."""
-        return used_columns(self.runnable.pipeline, self._struct.struct.names)
+        return used_columns(self.pipeline, self._struct.struct.names)
 
     @cached_property
     def _struct(self) -> Columns:
@@ -356,7 +365,7 @@ class RereadRows:
 
     def arrival(self, windows: Sequence[Span], *, surveyed: bool) -> Arrival | None:
         """How the rows arrived as far as it matters to ``windows``, by statistics; null if these are missing, or if ``surveyed``."""
-        pipeline = self.runnable.pipeline
+        pipeline = self.pipeline
         left_out = (
             self.runnable.source.filter is not None,
             self.source.deletion_vectors,
@@ -399,7 +408,7 @@ class RereadRows:
             places, files = [present[file.path] for file in files], list(self.files.present)
         reading = Reading(tuple(files), len(files), as_of)
         rows = read_rows(self.spark, self.source, reading, self.runnable, now_us=self.now_us, select=select).where(F.col(REASON).isNull())
-        rows = rows if self.runnable.pipeline.time.end else rows.withColumn(UNTIL_OF, F.col(TIME))
+        rows = rows if self.pipeline.time.end else rows.withColumn(UNTIL_OF, F.col(TIME))
         by_place = {
             _PLACE: pa.array(places, pa.int32()),
             FILE: pa.array(chosen, pa.int32()),
