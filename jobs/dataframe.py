@@ -29,7 +29,7 @@ from windowmill.checkpoints.state.readers import MemoryState
 from windowmill.jobs.conditions.spark import asks_zone
 from windowmill.jobs.conditions.truths import columns_of
 from windowmill.jobs.layouts import lateness, limits
-from windowmill.jobs.layouts.base import Lifted, unchanged
+from windowmill.jobs.layouts.base import Lifted, columns_read, conditions_read, unchanged
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input, SourceInput
 from windowmill.jobs.layouts.lateness import usable
@@ -43,7 +43,7 @@ from windowmill.jobs.schedulers.exchange import (
     partitions_for,
     shuffle_partitions,
 )
-from windowmill.jobs.schedulers.local import NewRows, columns_read, input_names, load, refused_by_all
+from windowmill.jobs.schedulers.local import NewRows, input_names, load, refused_by_all
 from windowmill.jobs.schedulers.tasks import inputs, judged, without_watermark
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import read_version
@@ -426,7 +426,6 @@ class FileScan:
             before += part.rows
 
     def usable(self, task: int) -> Iterator[pa.RecordBatch]:
-        """The usable rows of a task; see :meth:`rows`."""
         return (rows for rows, _ in self.rows(task))
 
 
@@ -454,8 +453,7 @@ class BoundedWork:
         """What is computed of ``batch``, of which only the pipeline, the types, the end of the input and the latest time count."""
         own = Input(pipeline=batch.pipeline, types=batch.types, ended=batch.ended, latest=batch.latest, is_bounded=True)
         readings = [part.reading for part in parts_of(own, MemoryState())]
-        conditions = dict.fromkeys(text for reading in readings for text in reading.conditions)
-        return cls(own, seen, _Readings(batch.pipeline.keys, (), columns_read(*readings), list(conditions)))
+        return cls(own, seen, _Readings(batch.pipeline.keys, (), columns_read(*readings), conditions_read(*readings)))
 
     @property
     def keys(self) -> Mapping[str, str]:
@@ -499,7 +497,6 @@ class BoundedWork:
             yield Advanced((), None, refused_by_all(new, refused, grids, self.batch), Counts())
 
     def source_of(self, scan: FileScan) -> RowsOfFiles:
-        """The rows of ``scan``."""
         return RowsOfFiles(scan.tasks, partial(_numbered, scan, self._schema))
 
     def outcome(self, rows: DataFrame, partitions: int) -> DataFrame:
@@ -535,7 +532,6 @@ class BoundedWork:
         return schema.append(pa.field(RETRACTED, pa.bool_())) if self.batch.rule.revises else schema
 
     def tables(self, done: Advanced) -> Iterator[pa.Table]:
-        """The result rows in ``done``."""
         return (with_retracted(rows) if self.batch.rule.revises else rows for rows in done.results if rows.num_rows)
 
 

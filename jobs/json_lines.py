@@ -173,7 +173,6 @@ class JsonRows:
     refused: list[RefusedRow] = field(default_factory=list)  #: Rows that could not be read.
 
     def where(self, mask: pa.BooleanArray) -> JsonRows:
-        """The rows for which ``mask`` is true."""
         kept = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
         numbers: list[int] = kept.tolist()
         raw = self.raw.take(kept) if isinstance(self.raw, JsonLines) else [self.raw[index] for index in numbers]
@@ -382,7 +381,6 @@ _KINDS: Mapping[tuple[str, type], pa.DataType] = {
 
 
 def refused_lines(refused: Iterable[RefusedRow]) -> Iterator[str]:
-    """Each quarantined row as a JSON line."""
     for row in refused:
         shown = {"line": row.line, "reason": row.reason, "detail": row.detail, "row": plain(row.row, False)}
         yield json.dumps({name: value for name, value in shown.items() if name != "detail" or value}, ensure_ascii=False)
@@ -432,7 +430,6 @@ def to_json(rows: pa.Table) -> list[str]:
 
 
 def _spark_texts(column: pa.ChunkedArray) -> list[str]:
-    """Each value as JSON."""
     kind = column.type
     if pa.types.is_nested(kind):
         return _spark_nested(column.combine_chunks())
@@ -533,7 +530,6 @@ def _by_column(columns: Mapping[str, Column], n_rows: int, stamped: set[str]) ->
 
 
 def _texts(column: Column, instant: bool) -> pa.Array:
-    """Each value as JSON text."""
     if isinstance(column, list):
         return _each(column, instant)
     kind = column.type

@@ -86,7 +86,6 @@ class PublishedTable:
             raise SinkError(f"sink {self.path}: there is no table yet; run the pipeline first")
 
     def columns(self, version: int | None = None) -> list[str]:
-        """Names of the table's columns."""
         return [field["name"] for field in json.loads(table_at(self.path, version).schema().to_json())["fields"]]
 
     def has_revisions(self, version: int) -> bool:
@@ -107,7 +106,6 @@ class PublishedTable:
 
     @property
     def version(self) -> int:
-        """The table's newest version."""
         return table_at(self.path).version()
 
     def as_of(self, batch: int | None, time: datetime | str | None) -> AsOf:

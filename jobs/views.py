@@ -94,7 +94,6 @@ def create_views(spark: SparkSession, sink: SinkLike, *, schema: str | None = No
 
 
 def _rows(spark: SparkSession, table: PublishedTable, at: AsOf) -> DataFrame:
-    """All rows of the table as of ``at``."""
     reader = spark.read.format("delta").options(**reader_options(table.path)).option("versionAsOf", at.version)
     rows = reader.load(spark_path(table.path))
     return rows if at.batch is None else rows.where(F.col("batch") <= at.batch)

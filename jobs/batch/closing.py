@@ -284,7 +284,7 @@ def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> Non
 
 @dataclass(frozen=True)
 class PastBatches:
-    """The batches before that of ``plan``, for rules that compare with them."""
+    """The batches before that of ``plan``, as :class:`windowmill.expectations.rule.Past`."""
 
     runnable: Runnable
     ledger: Ledger
@@ -293,11 +293,9 @@ class PastBatches:
     seen: int | None  #: The greatest event time through that batch.
 
     def volumes(self, batches: int) -> list[int]:
-        """As in :class:`windowmill.expectations.rule.Past`."""
         return [run.counts.rows_read for run in self._last(batches)]
 
     def volumes_ago(self, ago_us: int) -> list[int]:
-        """As in :class:`windowmill.expectations.rule.Past`."""
         then, found = _time_of(self.plan) - ago_us, []
         for run in self._runs():
             if _time_of(run.plan) < then - _SAME_TIME_US:
@@ -307,7 +305,6 @@ class PastBatches:
         return found
 
     def keys(self, batches: int, window: str | None) -> tuple[int, Sequence[Mapping[str, Any]]]:
-        """As in :class:`windowmill.expectations.rule.Past`."""
         keys = list(self.runnable.pipeline.keys)
         own = self.rows([*keys, "window"])
         if window is not None:
@@ -321,7 +318,6 @@ class PastBatches:
         return len(known), sorted(missing, key=str)
 
     def age_us(self) -> int | None:
-        """As in :class:`windowmill.expectations.rule.Past`."""
         return None if self.seen is None else self.plan.now_us - self.seen
 
     def _published(self, keys: Sequence[str], runs: Sequence[int], window: str | None) -> pa.Table:

@@ -44,7 +44,6 @@ OnFinished = Callable[[str, int, int, float], None]
 
 
 def untimed(_name: str, _doing: str) -> AbstractContextManager[Any]:
-    """A step that nothing times."""
     return nullcontext()
 
 
@@ -66,7 +65,6 @@ class Job:
     def of(
         cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, check: RowCheck, windows: tuple[str, ...] | None = None
     ) -> Job:
-        """The job of ``plan``, with this process's settings of object storage."""
         every = (runnable.source_path, runnable.sink_path, runnable.places.root)
         options = {place: found for place in every if (found := options_of(place)) is not None}
         return cls(runnable, plan, source, reading, check, windows, options)
@@ -83,7 +81,6 @@ class Job:
 
     @cached_property
     def input(self) -> TableInput:
-        """The batch's new rows and the progress before it."""
         plain = PlainRows.of(self.runnable.pipeline, self.source, self.reading, self.answers)
         return TableInput.of(self.runnable, self.plan, self.source, self.reading, plain, self.check)
 
@@ -92,11 +89,9 @@ class Job:
 
     @property
     def state(self) -> DeltaState:
-        """The state before the batch."""
         return DeltaState(self.runnable.places.state, self.check, replaced=self.plan.replaces_state)
 
     def parts(self) -> list[Part]:
-        """The parts of the pipeline."""
         return parts_of(self.input, self.state)
 
     def computed(self, parts: Sequence[Part]) -> list[Part]:

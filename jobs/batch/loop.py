@@ -55,7 +55,6 @@ class Expected:
 
     @classmethod
     def of(cls, ledger: Ledger) -> Expected:
-        """Its position now."""
         return cls(ledger.generation, ledger.count)
 
 
@@ -144,12 +143,10 @@ class Turn:
         return done
 
     def announce(self, plan: Plan, is_held: str = "") -> None:
-        """Say what the batch of ``plan`` does."""
         what = plan.describe(instants=not self.pipeline.time.integer_axis)
         self.progress.say(f"{self.runnable.name}: batch {plan.batch}{is_held}: {what}")
 
     def _restatement(self, plan: Plan) -> Restatement | None:
-        """The restatement of ``plan``; null if the plan is no restatement."""
         if not isinstance(plan, RestatePlan):
             return None
         from windowmill.jobs.batch.restating import Restatement  # imports numba

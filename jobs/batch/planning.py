@@ -381,7 +381,6 @@ class Waiting:
 
     @classmethod
     def of(cls, pipeline: Pipeline, ledger: Ledger) -> Waiting:
-        """Those of the source of ``pipeline``."""
         last, pipeline = ledger.last_commit, located(pipeline)
         if not is_located(pipeline.source):
             return cls()

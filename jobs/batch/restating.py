@@ -95,7 +95,6 @@ def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, 
 
 
 def appended_rows(rows: TableRows, version: LoggedVersion, columns: Sequence[str]) -> pa.Table:
-    """The ``columns`` of the rows that ``version`` appended."""
     live = live_rows(rows.table, version.version) if rows.source.deletion_vectors else {}
     empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
     found: Iterator[pa.Table] = (part.select(list(columns)) for _, part in rows.of_files(version.added, live, columns))

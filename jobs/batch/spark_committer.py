@@ -93,7 +93,6 @@ class WithoutSpark:
         raise never_spark(f"{role} {place}: {reason}, so only Spark can write it")
 
     def commit(self, place: str, publication: Publication) -> None:
-        """As :meth:`windowmill.checkpoints.committer.Committer.commit`."""
         self.check(place, publication.role, publication.changes)
 
 

@@ -147,7 +147,6 @@ class _StateWidening:
         return cls(job, table, stored, kinds, partials)
 
     def write(self) -> None:
-        """Rewrite the state."""
         schema = retyped(self.table, self.kinds, self.partials.replaced)
         columns = pa.schema(schema.to_arrow())
         _rewrite("state", self.job, self.table, schema, lambda file: self._rows(file, columns))
@@ -308,7 +307,6 @@ class _Steps:
         return compute_by_spark(self.job, self.spark(), self.progress.step, self.finished)
 
     def validate(self, computed: ComputedBatch) -> Verdict:
-        """The verdict on the rows to publish."""
         reach("validate.begin")
         with self.progress.step("validate", f"{computed.counts.rows_published:,} rows against the expectations"):
             rows = ResultFiles(self.runnable.sink_path, self.changes.get("sink", Changes()).adds, self.job.input.sink_schema)

@@ -65,11 +65,9 @@ class ResultFiles:
 
     @property
     def n_rows(self) -> int:
-        """Number of rows."""
         return sum(file.rows for file in self.files)
 
     def count_of(self, windows: Collection[str]) -> int:
-        """Number of rows of these windows."""
         return sum(self._rows_of_windows[name] for name in windows)
 
     @cached_property
@@ -81,12 +79,10 @@ class ResultFiles:
         return found
 
     def here(self, columns: Sequence[str] | None = None) -> pa.Table:
-        """The rows in memory, with some ``columns`` or all."""
         schema = self.schema if columns is None else pa.schema([self.schema.field(name) for name in columns])
         return pa.Table.from_batches([rows.cast(schema) for rows in read_files(self.table, self.files, schema.names)], schema)
 
     def on_spark(self, spark: SparkSession) -> DataFrame:
-        """The rows as a DataFrame."""
         if is_local(self.table):
             rows = parquet_rows(spark, [literal_path(self.table, file.path) for file in self.files], self.schema)
             return rows.select(*map(backquoted, self.schema.names))

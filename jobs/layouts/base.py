@@ -45,7 +45,6 @@ class Loaded:
     stored: pa.Table | None
 
     def advanced(self) -> Iterator[Advanced]:
-        """Map the rows, and reduce them with the stored ones."""
         lifted = [] if self.rows is None else list(self.work.map([self.rows], None))
         return self.work.reduce(lifted, self.stored)
 
@@ -79,7 +78,6 @@ class PositionsWanted:
     stage: PositionStage
 
     def read(self, state: State, rows: pa.Table | None, limit: ReadLimit) -> pa.Table | None:
-        """As :meth:`PartialsWanted.read`; ``rows`` are null for none."""
         return state.positions(self.schema).read(self.stage, self.stage.state.rows.empty_table() if rows is None else rows, limit)
 
 
@@ -95,7 +93,6 @@ class EntriesWanted:
     watermark: int
 
     def read(self, state: State, rows: pa.Table | None, limit: ReadLimit) -> pa.Table | None:
-        """As :meth:`PositionsWanted.read`."""
         touched = self.schema.empty_table().select(list(self.keys.values()))
         if rows is not None:
             touched = rows.select(list(self.keys)).rename_columns(touched.column_names)
@@ -198,6 +195,14 @@ class BatchSurvey(Generic[New]):
     rows_read: int
     emission: Emission  #: The windows that become complete.
     seen: int | None = None  #: Greatest event time of all rows read so far; null for none.
+
+
+def columns_read(*stages: RowColumns) -> list[str]:
+    return list(dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)))
+
+
+def conditions_read(*stages: RowColumns) -> list[str]:
+    return list(dict.fromkeys(text for stage in stages for text in stage.conditions))
 
 
 def emits_within_range_only(batch: Input, parts: Sequence[Part]) -> bool:

@@ -42,7 +42,6 @@ class Emission:
     ends: tuple[int, int] | None = None
 
     def clock(self, rule: LatenessRule) -> Clock:
-        """The clock of windows over rows."""
         return Clock(rule.lateness, BEFORE if self.seen is None else self.seen, self.watermark, self.since)
 
 
@@ -132,17 +131,14 @@ class Input:
 
     @property
     def keys(self) -> dict[str, pa.DataType]:
-        """Arrow types of the key columns."""
         return {key: self.types[key] for key in self.pipeline.keys}
 
     @property
     def times(self) -> EventTimes:
-        """The event times of the rows."""
         return EventTimes(self.pipeline, self.latest, self.has_unread)
 
     @cached_property
     def sink_schema(self) -> pa.Schema:
-        """Columns of a result row."""
         return result_schema(self.pipeline, self.types)
 
     @property
@@ -152,7 +148,6 @@ class Input:
 
     @cached_property
     def rule(self) -> LatenessRule:
-        """The pipeline's rule of which rows are late."""
         return LatenessRule.of(self.pipeline)
 
     def emission(self, seen: int | None) -> Emission:
@@ -227,11 +222,9 @@ class TableInput(SourceInput):
 
     @property
     def files(self) -> Sequence[AddedFile]:
-        """The source's files in order of arrival."""
         return self.reading.files
 
     def emission(self, seen: int | None, *, emits_within_range_only: bool = True) -> Emission:
-        """The emission of this batch; see :func:`emission_of`."""
         return emission_of(self.rule, self.plan, seen, emits_within_range_only=emits_within_range_only)
 
 

@@ -69,7 +69,6 @@ def starts_of(rows: Sequence[int], commits: Sequence[int], first_row: int = 0) -
 
 
 def numbers_of(rows: pa.Table, batch: Input) -> Ints:
-    """Number of each of the ``rows`` of ``batch``."""
     if NUMBER_OF in rows.column_names:
         return np.asarray(rows.column(NUMBER_OF).to_numpy(), np.int64)
     file, row = rows.column(FILE).to_numpy(), rows.column(ROW).to_numpy()

@@ -91,7 +91,6 @@ class RowWriter(ABC):
         self.write("retracted" if RETRACTED in rows.column_names else "sink", rows)
 
     def state(self, rows: pa.Table | None) -> None:
-        """Write the state ``rows`` of one part, if there are any."""
         if rows is not None and rows.num_rows:
             self.write("state", rows)
 
@@ -140,7 +139,6 @@ def restored_kinds(stored: pa.Table | None) -> Restored:
 
 
 def quarantine_schema(pipeline: Pipeline) -> pa.Schema:
-    """Columns of the pipeline's quarantine table."""
     instant = pa.int64() if pipeline.time.integer_axis else pa.timestamp("us", "UTC")
     return pa.schema(
         [

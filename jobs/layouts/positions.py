@@ -46,5 +46,4 @@ class PositionPart(KeyedPart):
         return Keyed(stage, self.rows, self.schema, {key: key for key in stage.keys}, partial(advance, stage), self.batch.rule.lateness)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> PositionsWanted | None:  # noqa: ARG002
-        """Rows of the keys that have new rows or are due."""
         return PositionsWanted(self.schema, self._stage(emission)) if self.batch.restores else None

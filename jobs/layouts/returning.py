@@ -37,7 +37,6 @@ def encoded(value: object) -> bytes:
 
 
 def decoded(text: bytes) -> Any:
-    """The value that :func:`encoded` was given."""
     return _value(json.loads(text))
 
 

@@ -61,7 +61,6 @@ class SlicePart(Part):
         self.reading, self.schema = own, own.stored_schema
 
     def judged(self, new: NewRows | None) -> pa.Table | None:
-        """The rows in order of arrival, judged by :func:`.lateness.judged`."""
         return None if new is None else lateness.judged(new.table, self.batch, self.grids)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> PartialsWanted | None:  # noqa: ARG002

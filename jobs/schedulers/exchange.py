@@ -73,7 +73,6 @@ def numbers_of_tasks(spark: SparkSession, n: int) -> DataFrame:
 
 
 def numbers_in(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    """The numbers of tasks that a worker receives."""
     for batch in batches:
         yield from batch.column(0).to_pylist()
 
@@ -108,7 +107,6 @@ class Targets:
     published: Published | None = None  #: Which result rows are written; null for all.
 
     def writer(self, role: Role, task: int) -> FileWriter:
-        """A writer for the rows of ``role`` in the task of this number."""
         target = self.of[role]
         return FileWriter(target.table, target.schema, batch=self.batch, attempt=self.attempt, task=task, order=target.order)
 
@@ -127,13 +125,11 @@ class OutputWriter(RowWriter, ExitStack):
         super().results(rows if published is None else published.of(rows))
 
     def quarantined(self, rows: pa.Table) -> None:
-        """Write rows of the quarantine table."""
         reasons = rows.column("reason").value_counts().to_pylist()
         self.counts += Counts(quarantined={each["values"]: each["counts"] for each in reasons})
         self.write("quarantine", rows)
 
     def refused(self, numbers: Any) -> None:
-        """Write the numbers of rows that came too late."""
         self.write("refused", pa.table([pa.array(numbers, pa.int64())], schema=REFUSED_SCHEMA))
 
     def write(self, role: Role, rows: pa.Table) -> None:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.layouts import lateness, limits
+from windowmill.jobs.layouts.base import columns_read, conditions_read
 from windowmill.jobs.layouts.lateness import watermarks_at_arrival, with_arrival
 from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result, returnable
 from windowmill.jobs.schedulers.exchange import ROWS_PER_PARTITION, RowsOfFiles, numbers_in
@@ -70,7 +71,6 @@ class Survey:
 
     @property
     def has_late(self) -> bool:
-        """Whether some row may be late."""
         return any(watermark is not None for watermark in self.watermarks)
 
 
@@ -168,9 +168,8 @@ class FileRows:
         plain = batch.plain
         if plain is None:
             return None
-        columns = list(dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)))
         options = {} if (own := options_of(batch.source.path)) is None else {batch.source.path: own}
-        found = examined_all(spark, plain, plain.needed(columns), options)
+        found = examined_all(spark, plain, plain.needed(columns_read(*stages)), options)
         if found is None:
             return None
         cores = access_to(spark).cores()
@@ -185,17 +184,17 @@ class FileRows:
         return cls(plain, batch.latest, tasks, places, survey, batch.rule, options)
 
     def shares(self) -> list[FileRows]:
-        """These rows by shares of the keys."""
         n = limits.shares_of(number_of_rows(self.tasks)) if self.plain.pipeline.keys else 1
         return [replace(self, share=KeyShare(number, n)) for number in range(n)] if n > 1 else [self]
 
     def source(self, work: MapReduce) -> RowsOfFiles:
-        """The rows for ``work`` to map."""
         return RowsOfFiles(self.tasks, partial(self._judged, work))
 
     def _judged(self, work: MapReduce, task: int) -> Iterator[pa.Table]:
         """Runs in an executor."""
-        return map(work.judged, self._read(task, work.reading))
+        stage = work.reading
+        for _, batches in self.parts(task, columns_read(stage), conditions_read(stage)):
+            yield from map(work.judged, batches if self.share is None else (self.share.rows(rows, stage.keys) for rows in batches))
 
     def parts(
         self, task: int, columns: Sequence[str] = (), conditions: Sequence[str] = ()
@@ -209,12 +208,6 @@ class FileRows:
         for rows in self.plain.read_part(part, columns, conditions, latest=self.latest):
             watermarks = None if found is None else np.full(rows.num_rows, found, np.int64)
             yield with_arrival(rows, self.survey.starts[part.index] + rows.column(ROW).to_numpy(), watermarks)
-
-    def _read(self, task: int, stage: RowColumns) -> Iterator[pa.Table]:
-        """The rows of a task, with the columns that ``stage`` reads."""
-        columns = list(dict.fromkeys((*stage.keys, *stage.ties, *stage.source_columns)))
-        for _, batches in self.parts(task, columns, list(dict.fromkeys(stage.conditions))):
-            yield from batches if self.share is None else (self.share.rows(rows, stage.keys) for rows in batches)
 
 
 def examined_all(spark: SparkSession, plain: PlainRows, columns: Sequence[str], options: Mapping[str, Options]) -> list[CheckedFile] | None:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,11 +16,11 @@ import pyarrow.compute as pc
 
 from windowmill.jobs import json_lines
 from windowmill.jobs.layouts import lateness, limits
-from windowmill.jobs.layouts.base import BatchSurvey, Loaded, Part, emits_within_range_only, written
+from windowmill.jobs.layouts.base import BatchSurvey, Loaded, Part, columns_read, conditions_read, emits_within_range_only, written
 from windowmill.jobs.layouts.lateness import JUDGED_BY, numbers_of, revised_after, seen_after, too_late_among
 from windowmill.jobs.layouts.output import Output, RowWriter, combine_counts, restored_kinds
 from windowmill.jobs.sources.plain_files import NotPlainError
-from windowmill.jobs.sources.plain_rows import NOT_HERE, PlainRows, local_conditions
+from windowmill.jobs.sources.plain_rows import NOT_HERE, local_conditions
 from windowmill.jobs.sources.unusable_rows import with_too_late
 from windowmill.windowing.columnar.added_columns import FILE, ORDER, REASON, ROW, TIME, UNTIL_OF, VERSION, WATERMARK_OF
 from windowmill.windowing.counts import Counts
@@ -40,6 +39,32 @@ class NewRows:
     """New rows in this process."""
 
     table: pa.Table  #: The columns that lifting reads, in order of arrival; includes unusable rows.
+    #: Reads them with all columns; null if only Spark can read them, or write them as JSON.
+    whole: Callable[[], pa.Table | None] = lambda: None
+
+    @classmethod
+    def of_files(cls, batch: TableInput, stages: Sequence[RowColumns]) -> Self:
+        """The new rows with the columns that ``stages`` read, from plain files; raises ``OnlySparkError`` if only Spark reads them."""
+        plain, latest = batch.plain, batch.latest
+        if plain is None:
+            raise limits.OnlySparkError(f"the source's rows need Spark: {_why(batch)}")
+        try:
+            read = plain.read_here(columns_read(*stages), conditions_read(*stages), latest=latest)
+        except NOT_HERE as err:
+            raise limits.OnlySparkError(f"the source's rows need Spark: {_why(batch)}") from err
+
+        def whole() -> pa.Table | None:
+            return plain.read(list(plain.types), [], latest=latest) if json_lines.has_spark_json(plain.types.values()) else None
+
+        return cls(read.drop_columns([VERSION]), whole)
+
+    @classmethod
+    def of_spark(cls, batch: TableInput, stages: Sequence[RowColumns], rows: pa.Table) -> Self:
+        """The new rows of ``batch`` that Spark has read by :func:`.read_by_spark`, in any order."""
+        rows = batch.times.of(rows.sort_by([(FILE, "ascending"), (ROW, "ascending")]))
+        own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.column_names]
+        whole = rows if json_lines.has_spark_json(batch.types.values()) else None
+        return cls(rows.select([*own, *input_names(*stages)]), lambda: whole)
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
         """The rows without a quarantine reason, numbered by arrival over all batches, in ``schema``; a point ends at its time."""
@@ -53,34 +78,6 @@ class NewRows:
         if late.any():
             table = table.append_column(WATERMARK_OF, lateness.arrived(self.table, batch).column(WATERMARK_OF))
         return replace(self, table=table)
-
-
-@dataclass(frozen=True)
-class SourceRows(NewRows):
-    """New rows of a source; ``whole`` reads them with all columns, and gives null if only Spark can read them, or write them as JSON."""
-
-    whole: Callable[[], pa.Table | None]
-
-    @classmethod
-    def of_files(cls, batch: TableInput, stages: Sequence[RowColumns]) -> Self:
-        """The new rows with the columns that ``stages`` read, from plain files; raises ``OnlySparkError`` if only Spark reads them."""
-        names = columns_read(*stages)
-        conditions = list(dict.fromkeys(text for stage in stages for text in stage.conditions))
-        if batch.plain is None:
-            raise limits.OnlySparkError(f"the source's rows need Spark: {_why(batch)}")
-        try:
-            read = batch.plain.read_here(names, conditions, latest=batch.latest)
-        except NOT_HERE as err:
-            raise limits.OnlySparkError(f"the source's rows need Spark: {_why(batch)}") from err
-        return cls(read.drop_columns([VERSION]), partial(_whole, batch.plain, batch.latest))
-
-    @classmethod
-    def of_spark(cls, batch: TableInput, stages: Sequence[RowColumns], rows: pa.Table) -> Self:
-        """The new rows of ``batch`` that Spark has read by :func:`.read_by_spark`, in any order."""
-        rows = batch.times.of(rows.sort_by([(FILE, "ascending"), (ROW, "ascending")]))
-        own = [name for name in (FILE, ROW, REASON, TIME, UNTIL_OF) if name in rows.column_names]
-        whole = rows if json_lines.has_spark_json(batch.types.values()) else None
-        return cls(rows.select([*own, *input_names(*stages)]), lambda: whole)
 
     def refused(self) -> pa.Table | None:
         """All columns of the rows with a quarantine reason, null for none; raises ``TooLargeError`` if they are many or not JSON here."""
@@ -102,18 +99,9 @@ class SourceRows(NewRows):
         return rows
 
 
-def _whole(plain: PlainRows, latest: int | None) -> pa.Table | None:
-    return plain.read(list(plain.types), [], latest=latest) if json_lines.has_spark_json(plain.types.values()) else None
-
-
-def columns_read(*stages: RowColumns) -> list[str]:
-    """Names of the source's columns that ``stages`` read."""
-    return list(dict.fromkeys(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)))
-
-
 def input_names(*stages: RowColumns) -> list[str]:
     """Names of the columns that ``stages`` read: columns of the source, and of the truth of conditions."""
-    return list(dict.fromkeys([*columns_read(*stages), *(condition_column(text) for stage in stages for text in stage.conditions)]))
+    return list(dict.fromkeys([*columns_read(*stages), *map(condition_column, conditions_read(*stages))]))
 
 
 def _why(batch: TableInput) -> str:
@@ -126,19 +114,16 @@ def _why(batch: TableInput) -> str:
     return "its files have deletion vectors, or values that Arrow reads otherwise than Spark does"
 
 
-Rows = TypeVar("Rows", bound=NewRows)
-
-
-def survey(batch: TableInput, parts: Sequence[Part], given: pa.Table | None) -> BatchSurvey[SourceRows]:
+def survey(batch: TableInput, parts: Sequence[Part], given: pa.Table | None) -> BatchSurvey[NewRows]:
     """Survey new rows, those ``given`` by Spark, or read here; raises ``TooLargeError`` if they are many, or only Spark reads them."""
-    stages = [part.reading for part in parts]
+    stages, within_range = [part.reading for part in parts], emits_within_range_only(batch, parts)
     if not batch.files:
-        return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=emits_within_range_only(batch, parts)))
+        return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=within_range))
     # Plain files cost little to read, so each part checks the number of their rows after they are read.
     limits.check_files(batch.files, None)
-    new = SourceRows.of_files(batch, stages) if given is None else SourceRows.of_spark(batch, stages, given)
+    new = NewRows.of_files(batch, stages) if given is None else NewRows.of_spark(batch, stages, given)
     seen = seen_after(new.table, batch.seen)
-    return BatchSurvey(new, len(new.table), batch.emission(seen, emits_within_range_only=emits_within_range_only(batch, parts)), seen)
+    return BatchSurvey(new, len(new.table), batch.emission(seen, emits_within_range_only=within_range), seen)
 
 
 def load(part: Part, new: NewRows | None, emission: Emission, state: State) -> Loaded:
@@ -154,8 +139,8 @@ def load(part: Part, new: NewRows | None, emission: Emission, state: State) -> L
 
 
 def compute_parts(
-    new: Rows | None, parts: Sequence[Part], loaded: Sequence[Loaded], batch: Input, writer: RowWriter
-) -> tuple[Output, Rows | None]:
+    new: NewRows | None, parts: Sequence[Part], loaded: Sequence[Loaded], batch: Input, writer: RowWriter
+) -> tuple[Output, NewRows | None]:
     """Compute the ``loaded`` batch of each part in this process, and write it; returns the counts, and the new rows, judged."""
     done: list[Output] = []
     refusing: list[Ints] = []

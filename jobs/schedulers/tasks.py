@@ -26,7 +26,15 @@ from windowmill.checkpoints.stores import is_table
 from windowmill.jobs import json_lines
 from windowmill.jobs.conditions.spark import failing, truth
 from windowmill.jobs.conditions.truths import every_condition
-from windowmill.jobs.layouts.base import BatchSurvey, MapReduce, Part, PartialsWanted, emits_within_range_only
+from windowmill.jobs.layouts.base import (
+    BatchSurvey,
+    MapReduce,
+    Part,
+    PartialsWanted,
+    columns_read,
+    conditions_read,
+    emits_within_range_only,
+)
 from windowmill.jobs.layouts.lateness import JUDGED_BY, marked, too_late_among, usable, usable_times
 from windowmill.jobs.layouts.output import FAILURE, JSON, Output, entries, failure_of, quarantined
 from windowmill.jobs.layouts.returning import RETURNED, encode_result
@@ -110,21 +118,18 @@ class NumberedRows:
         return self.rows.where(F.col(FILE).isin(*{*self._behind, *self.unusable}))
 
     def source(self, work: MapReduce) -> RowsOfFrame:
-        """The rows as ``work`` maps them."""
         read = self.rows.select(NUMBER_OF, WATERMARK_OF, *inputs(self.rows, work.reading, also=self.batch.times.columns))
         return RowsOfFrame(read, partial(judged, self.batch.times, work), self.survey.rows)
 
 
 def judged(times: EventTimes, work: MapReduce, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """Runs in an executor: the rows that Spark sends, with their event times, as ``work`` maps them."""
-    reading = work.reading
-    needless = [name for name in times.read if name not in (*reading.keys, *reading.ties, *reading.source_columns)]
+    needless = [name for name in times.read if name not in columns_read(work.reading)]
     for batch in batches:
         yield work.judged(times.of(pa.Table.from_batches([batch])).drop_columns(needless))
 
 
 def read(batch: TableInput, spark: SparkSession) -> DataFrame:
-    """The new rows of ``batch``."""
     return read_rows(spark, batch.source, batch.reading, batch.runnable, now_us=batch.plan.now_us)
 
 
@@ -137,8 +142,7 @@ def read_by_spark(batch: TableInput, stages: Sequence[RowColumns], spark: SparkS
 
 def inputs(rows: DataFrame, *stages: RowColumns, also: Sequence[str] = ()) -> list[Column]:
     """The columns that stages read: of the source, those named in ``also``, and the conditions' truth."""
-    names = dict.fromkeys([*(name for stage in stages for name in (*stage.keys, *stage.ties, *stage.source_columns)), *also])
-    texts = dict.fromkeys(text for stage in stages for text in stage.conditions)
+    names, texts = dict.fromkeys([*columns_read(*stages), *also]), conditions_read(*stages)
     types = Columns(rows.schema).in_conditions if texts else {}
     truths = [truth(text, types).alias(condition_column(text)) for text in texts]
     return [*(F.col(backquoted(name)) for name in names), *truths]
@@ -177,7 +181,6 @@ def without_watermark(rows: DataFrame) -> DataFrame:
 
 
 def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> BatchSurvey[FileRows | NumberedRows]:
-    """Survey the new rows of ``batch``."""
     stops = emits_within_range_only(batch, parts)
     if not batch.files:
         return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=stops))
@@ -189,7 +192,6 @@ def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> Bat
 
 
 def load(part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: DeltaState, spark: SparkSession) -> Exchange:
-    """Load a batch of any size of a part."""
     batch, survey = part.batch, None if new is None else new.survey
     revised_after = survey.low if survey is not None and batch.rule.revises else None
     wanted = part.wanted(emission, has_rows=new is not None, revised_after=revised_after)

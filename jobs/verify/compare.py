@@ -196,7 +196,7 @@ class Comparison:
         else:
             found = []
             for name, wanted in expected.items():
-                same = agree(row.values[name], wanted, TOLERANCE)
+                same = agree(row.values[name], wanted)
                 self.compared[name] += 1
                 self.equal[name] += same
                 if not same:
@@ -207,27 +207,27 @@ class Comparison:
         self.rows.append(ComparedRow(row, found, sql, undecided))
 
 
-def agree(published: Any, wanted: RecomputedValue, tolerance: float) -> bool:
+def agree(published: Any, wanted: RecomputedValue) -> bool:
     """Whether a published value is the one wanted.
 
-    >>> [agree(a, RecomputedValue(b), TOLERANCE) for a, b in ((0.1 + 0.2, 0.3), (3, 4), ([1, None], [1, None]))]
+    >>> [agree(a, RecomputedValue(b)) for a, b in ((0.1 + 0.2, 0.3), (3, 4), ([1, None], [1, None]))]
     [True, False, True]
     """
-    return _agree(published, wanted.value, tolerance, wanted.scale or 0.0, wanted.bound)
+    return _agree(published, wanted.value, wanted.scale or 0.0, wanted.bound)
 
 
-def _agree(a: Any, b: Any, tolerance: float, scale: float, bound: float) -> bool:
+def _agree(a: Any, b: Any, scale: float, bound: float) -> bool:
     if a is None or b is None:
         return a is b
     a, b = (to_us(value) if isinstance(value, datetime) else value for value in (a, b))
     if isinstance(a, Mapping) and isinstance(b, Mapping):
-        return a.keys() == b.keys() and all(_agree(a[name], b[name], tolerance, scale, bound) for name in a)
+        return a.keys() == b.keys() and all(_agree(a[name], b[name], scale, bound) for name in a)
     if isinstance(a, list | tuple) and isinstance(b, list | tuple):
-        return len(a) == len(b) and all(_agree(x, y, tolerance, scale, bound) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(_agree(x, y, scale, bound) for x, y in zip(a, b, strict=True))
     numbers = isinstance(a, int | float | Decimal) and isinstance(b, int | float | Decimal)
     if not numbers or (not bound and not isinstance(a, float) and not isinstance(b, float)):
         return bool(a == b)
     x, y = float(a), float(b)
     if not (math.isfinite(x) and math.isfinite(y)):
         return x == y or (math.isnan(x) and math.isnan(y))
-    return abs(x - y) <= tolerance * max(abs(x), abs(y), scale if math.isfinite(scale) else 0.0) + bound * abs(y)
+    return abs(x - y) <= TOLERANCE * max(abs(x), abs(y), scale if math.isfinite(scale) else 0.0) + bound * abs(y)

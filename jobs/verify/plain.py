@@ -363,7 +363,6 @@ class Plain(RereadRows):
         return near & (begin < F.col(_TO)) & ((begin >= F.col(_FROM)) | (until > F.col(_FROM)))
 
     def of_keys(self, keys: pa.Table, arrival: Arrival) -> DataFrame:
-        """All rows of these ``keys``."""
         # A window of a policy may hold nothing, and begin nowhere: only the keys are asked for.
         own = _keys(keys) if keys.num_columns else {_ID: pa.array([0])}
         found = F.broadcast(self.spark.createDataFrame(without_empty_chunks(pa.table(own))).distinct())

@@ -312,7 +312,6 @@ class RereadRows:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """The session, which is started when it is first asked for."""
         return self.start(self.local.is_plain)
 
     @cached_property
@@ -330,7 +329,6 @@ class RereadRows:
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
-        """Arrow types of the source's columns."""
         return self._struct.arrow
 
     @cached_property
