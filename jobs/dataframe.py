@@ -304,7 +304,11 @@ class Arrived:
         """
         arrival = order[0]
         # Sorted by ranges of the first column alone, so that no commit is split between Spark partitions.
-        ordered = _placed(rows.repartitionByRange(backquoted(arrival)).sortWithinPartitions(*map(backquoted, order)))
+        ordered = rows.repartitionByRange(backquoted(arrival)).sortWithinPartitions(*map(backquoted, order))
+        # The number of a row consists of those of its Spark partition, and of the row in that.
+        place = _place()
+        parts = {FILE: F.shiftright(place, COMMIT_SHIFT).cast("int"), ROW: place.bitwiseAND((1 << COMMIT_SHIFT) - 1)}
+        ordered = ordered.withColumns(parts | {NUMBER_OF: place})
         found = cls._by_commit(ordered, batch, arrival)
         if not found.late:
             return found
@@ -348,13 +352,6 @@ def _too_late(
         rows = lateness.marked(pa.Table.from_batches([batch]), lateness_of)
         late = rows.filter(pc.is_in(rows.column(NUMBER_OF), pa.array(lateness.too_late_among(rows, None, grids))))
         yield from late.append_column(REASON, pa.repeat(TOO_LATE, late.num_rows)).select(schema.names).cast(schema).to_batches()
-
-
-def _placed(rows: DataFrame) -> DataFrame:
-    """Add to each row its number, and what it consists of: the number of the Spark partition, and of the row in it."""
-    place = _place()
-    own = {FILE: F.shiftright(place, COMMIT_SHIFT).cast("int"), ROW: place.bitwiseAND((1 << COMMIT_SHIFT) - 1), NUMBER_OF: place}
-    return rows.withColumns(own)
 
 
 def _place() -> Column:

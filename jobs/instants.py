@@ -278,7 +278,8 @@ class _Found:
             elif isinstance(zone, int):
                 found[rows] -= zone
             else:
-                found[rows] = [_on_wall(at, zone) for at in wall[rows].tolist()]
+                at_wall = (datetime(1970, 1, 1) + timedelta(microseconds=at) for at in wall[rows].tolist())  # noqa: DTZ001
+                found[rows] = [to_us(at.replace(tzinfo=zone)) for at in at_wall]
         return found
 
 
@@ -364,7 +365,3 @@ def _zone(name: str, *, named: bool) -> ZoneInfo | int | None:
 def _zones() -> Mapping[str, str]:
     """The names of the IANA database by their small letters."""
     return {name.lower(): name for name in available_timezones()}
-
-
-def _on_wall(at: int, zone: ZoneInfo) -> int:
-    return to_us((datetime(1970, 1, 1) + timedelta(microseconds=at)).replace(tzinfo=zone))  # noqa: DTZ001 - a wall-clock time

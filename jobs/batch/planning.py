@@ -410,7 +410,9 @@ def is_sure_to_use_spark(runnable: Runnable, source: SourceTable, reading: Readi
     compute = compute_of(runnable.pipeline)
     if compute == "local" or (reading.files and not tries_this_process(runnable.pipeline)):
         return compute != "local"
-    return is_beyond_process(runnable, source, reading) or any(map(needs_spark, rules(runnable.pipeline)))
+    # Only Spark can read the rows, or they are too many for this process, as far as the source's log shows; or it evaluates a rule.
+    here = limits.are_few_files(reading.files) and _is_plain(runnable.pipeline, source, reading)
+    return not here or any(map(needs_spark, rules(runnable.pipeline)))
 
 
 def has_brief_use(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
@@ -421,11 +423,6 @@ def has_brief_use(runnable: Runnable, source: SourceTable, reading: Reading) -> 
     if not (pipeline.conditions() or (pipeline.source is not None and pipeline.source.filter)):
         return source.plain_files(reading) is not None
     return _is_plain(pipeline, source, reading)
-
-
-def is_beyond_process(runnable: Runnable, source: SourceTable, reading: Reading) -> bool:
-    """Whether only Spark can read the rows of ``reading``, or they are too many for this process, as far as the source's log shows."""
-    return not (limits.are_few_files(reading.files) and _is_plain(runnable.pipeline, source, reading))
 
 
 def _is_plain(pipeline: Pipeline, source: SourceTable, reading: Reading) -> bool:

@@ -479,16 +479,19 @@ class Restatement:
 
     def finished(self, computed: ComputedBatch) -> tuple[ComputedBatch, Restated]:
         """The ``computed`` batch with the changes to publish: without result rows of windows that have not changed."""
-        changes = dict(computed.changes)
+        changes, place = dict(computed.changes), self.runnable.places.state
         built = changes.pop("state", None)
         found = self._corrections(changes.get("sink", Changes()).adds)
         remove(self.runnable.sink_path, changes.pop("sink", Changes()).adds)
         differs = bool(len(found.changed) or len(found.retracted))
         if self.scope.rebuilds and (differs or not self.state_is_current):
-            replaced = replacing(self.runnable.places.state, built, self._kept_state())
+            kept: tuple[DataFile, ...] = ()  # the stored state of keys that are not touched
+            if self.scope.touched is not None:
+                kept = keep(place, self.scope.keys(self._pipeline.keys), batch=self.plan.batch, attempt=self.plan.attempt)
+            replaced = replacing(place, built, kept)
             changes |= {} if replaced is None else {"state": replaced}
         elif built is not None:
-            remove(self.runnable.places.state, built.files)
+            remove(place, built.files)
         if differs:
             retracted = self._written(found.retracted)
             changes["sink"] = Changes.of(found.retracted.schema, self._written(found.changed), kept=retracted, widens=True)
@@ -525,12 +528,6 @@ class Restatement:
     @cached_property
     def _schema(self) -> pa.Schema:
         return result_schema(self._pipeline, Columns.of(self.plan.source_schema).arrow)
-
-    def _kept_state(self) -> tuple[DataFile, ...]:
-        """The stored state of keys that are not touched."""
-        if self.scope.touched is None:
-            return ()
-        return keep(self.runnable.places.state, self.scope.keys(self._pipeline.keys), batch=self.plan.batch, attempt=self.plan.attempt)
 
     def _corrections(self, files: tuple[DataFile, ...]) -> Corrections:
         schema = self._schema.insert(self._schema.get_field_index("revision") + 1, pa.field(RETRACTED, pa.bool_()))

@@ -177,7 +177,11 @@ class _Comparing:
     def run(self) -> None:
         """Compare the rows: those that SQL recomputes, and all others by the reference engine; each file is read once."""
         windows = self.plain.pipeline.windows
-        in_sql = {window.name: window.session_gap() if window.joins_by_gap else None for window in windows if self._has_sql(window)}
+        plain = {window.name for window in windows if window.joins_by_gap and window.greatest_size() is None}
+        # To late rows a session may have been closed that their time would join.
+        plain = set() if self.late or self.plain.pipeline.time.end is not None else plain
+        has_sql = [window for window in windows if window.on_grid or window.name in plain]
+        in_sql = {window.name: window.session_gap() if window.joins_by_gap else None for window in has_sql}
         rows, keys = self._of(in_sql)
         gaps = [in_sql[row.window] for row in rows]
         others, others_keys = self._others([window.name for window in windows if window.name not in in_sql])
@@ -207,11 +211,6 @@ class _Comparing:
         for row in rows:
             self.comparison.left_out[f"rows of {row.window}", _NO_WATERMARK] += 1
         return [], keys.slice(0, 0)
-
-    def _has_sql(self, window: Window) -> bool:
-        plain_session = window.joins_by_gap and window.greatest_size() is None and self.plain.pipeline.time.end is None
-        # To late rows a session may have been closed that their time would join.
-        return window.on_grid or (plain_session and not self.late)
 
     def _of(self, windows: Collection[str]) -> tuple[list[PublishedRow], pa.Table]:
         """The sampled rows of these windows, and their keys."""

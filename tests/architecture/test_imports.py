@@ -38,7 +38,7 @@ SPARK_MODULES = {
     *(f"sources/{name}.py" for name in ("columns", "spark_files")),
 }
 HANDING_ON = {
-    *(f"batch/{name}.py" for name in ("compute", "counted_rows", "job", "steps", "validating")),
+    *(f"batch/{name}.py" for name in ("compute", "counted_rows", "steps", "task", "validating")),
     "commands/try_spark.py",
     *(f"sources/{name}.py" for name in ("base", "delta_log", "folder", "kafka", "table_rows")),
     "warm/warm_up.py",
