@@ -183,8 +183,6 @@ def read_rows(data: bytes, pipeline: Pipeline) -> JsonRows:
     """Parse JSON lines into the columns that ``pipeline`` reads. A column has one type, inferred from all its rows.
 
     A pipeline with custom windows reads all columns, since those that their functions use are unknown.
-
-    Raises ``SourceSchemaError`` if no row has a column that the pipeline names; ``UnicodeDecodeError`` if ``data`` is not UTF-8.
     """
     data = data.removeprefix(codecs.BOM_UTF8)
     if not data.isascii():

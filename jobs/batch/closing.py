@@ -211,8 +211,6 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
     """Validate the files of the ``held`` batch by the present rules, and publish them unless it is held again.
 
     The rules that held it would give the same verdict on the same files, so it is validated again only by other rules, or by SQL.
-
-    Raises ``HeldError`` if a critical expectation still fails.
     """
     known = _known_verdict(runnable, held)
     if known is not None:

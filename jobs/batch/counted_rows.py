@@ -62,8 +62,6 @@ def uncounted_changes(building: Sequence[Plan], source: SourceTable, through: in
 
     Without ``ahead`` these are also versions that a backfill has read before the runs: it leaves out those of their rows that are later
     than all that runs have seen.
-
-    Raises ``SourceRangeGoneError`` if the log has lost entries that are needed.
     """
     begin, counted = building[0].from_version, list[tuple[int, int]]()
     for plan in building:
@@ -141,8 +139,6 @@ def check_range(runnable: Runnable, begin: int, end: int, versions: VersionRange
 
     Triggers are counted from a key's first tuple on, and where a window ends that is not on a grid follows from the rows. Rows outside
     the range keep the numbers and bounds that they have: one window could be shown twice, or not at all.
-
-    ``versions``: what is read, and why. Raises ``UnsupportedError`` if the sink has rows of these windows outside the range.
     """
     windows = runnable.pipeline.windows
     numbered = [window.name for window in windows if window.follows_policies]

@@ -229,8 +229,6 @@ def restore(
 
     The state is the savepoint's again, and rows that later batches have published or quarantined go. All of it is one batch: before its
     record nothing has changed, after it commits follow from the record.
-
-    Raises ``SavepointError`` if there is no such savepoint, or the pipeline cannot go back to it.
     """
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         plan, entry, meant, applied = _planned(turn, name, accepted)

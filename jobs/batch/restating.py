@@ -411,11 +411,7 @@ class Restatement:
 
     @classmethod
     def of(cls, runnable: Runnable, plan: RestatePlan, source: SourceTable, ledger: Ledger, progress: Progress) -> Restatement:
-        """The restatement of ``plan``; finds the rows that the plan restates.
-
-        Raises ``SourceRangeGoneError`` if the rows that a version changed cannot be read any more; ``UnsupportedError`` if the source is
-        neither a Delta table nor a folder.
-        """
+        """The restatement of ``plan``; finds the rows that the plan restates, if they can still be read."""
         if not isinstance(source, DeltaSource | FolderSource) or (plan.changed is not None and not isinstance(source, DeltaSource)):
             raise UnsupportedError(
                 f"source {source.path}: is no Delta table, of whose versions `windowmill restate` takes up what they changed, and no "
@@ -617,11 +613,7 @@ def _windows(found: Corrections) -> dict[str, WindowRows]:
 def corrected(
     runnable: Runnable, ledger: Ledger, source: SourceTable, files: Sequence[str], after: int, ends: tuple[int | None, int | None]
 ) -> tuple[FolderSource, Sequence[str], int]:
-    """The source, the paths of ``files`` in it, and the last version that changed one; ``after`` is the last one that has been read.
-
-    Raises ``UnsupportedError`` if it is no folder, or windows that are recomputed would lose rows of other files that are gone. ``ends``
-    say of which windows the user wants that. Raises ``OutOfTurnError`` if other versions that have not been read come before.
-    """
+    """The source, the paths of ``files`` in it, and the last version that changed one; ``after`` is the last one that has been read."""
     if not isinstance(source, FolderSource):
         raise UnsupportedError(
             f"pipeline {runnable.name}: --file names files of a folder, and the source {source.path} is none; `windowmill restate` by "

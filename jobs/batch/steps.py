@@ -75,11 +75,7 @@ if TYPE_CHECKING:
 
 
 def widen_tables(job: Job, ledger: Ledger, progress: Progress) -> None:
-    """Give sink and state the types that the batch ``job`` needs, where they have narrower ones.
-
-    Raises ``SinkRefusedError`` if the sink's columns must be widened, and only Spark can write it; ``SinkError`` or ``StateError`` if
-    others write to a table meanwhile; ``StateCorruptError`` if the stored state is damaged.
-    """
+    """Give sink and state the types that the batch ``job`` needs, where they have narrower ones."""
     last = ledger.newest_kept
     if last is None:
         return

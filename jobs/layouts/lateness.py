@@ -51,8 +51,6 @@ def starts_of(rows: Sequence[int], commits: Sequence[int], first_row: int = 0) -
     - ``rows``: for each file, one more than the greatest index of a row in it.
     - ``commits``: the number of each file's commit, ascending; empty if each file is a commit.
     - ``first_row``: the place of the first row among those of its commit.
-
-    Raises ``LimitExceededError`` if a commit has more rows than can be numbered, or there were more commits.
     """
     through, commit = np.cumsum(np.array(rows, np.int64)), np.array((commits or range(len(rows)))[: len(rows)], np.int64)
     before = through - np.array(rows, np.int64)

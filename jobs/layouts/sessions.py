@@ -27,7 +27,24 @@ class SessionPart(KeyedPart):
 
     def __init__(self, batch: Input, sessions: Sessions) -> None:
         super().__init__(batch, sessions.pipeline)
-        self.reading, self.gaps = stage_of(self.batch, sessions), sessions.gaps
+        batch, pipeline, layout = self.batch, sessions.pipeline, sessions.layout
+        self.gaps = sessions.gaps
+        self.reading = SessionStage(
+            keys=pipeline.keys,
+            ties=pipeline.time.tie_break,
+            layout=layout,
+            limits=sessions.limits,
+            batch=batch.batch,
+            closed_before=BEFORE if batch.emitted is None else batch.emitted,
+            closed=BEFORE,  # nothing yet
+            ahead=batch.rule.ahead,
+            ends=None,
+            keep=batch.builds_state,
+            rows=row_schema(pipeline, batch.types, layout),
+            schema=fragment_schema(batch.keys, layout, revises=batch.rule.revises, cuts=sessions.cuts),
+            results=batch.sink_schema,
+            check=batch.check,
+        )
         self.rows, self.schema = self.reading.rows, self.reading.schema.append(pa.field(SUM, pa.int64()))
 
     def keyed(self, emission: Emission) -> Keyed:
@@ -51,24 +68,3 @@ def _advance(stage: SessionStage, kept_gaps: tuple[int, ...], rows: pa.Table, st
     if done.state is None or not kept_gaps:
         return done
     return replace(done, state=done.state.filter(pc.invert(pc.is_in(done.state.column(GAP), pa.array(kept_gaps, pa.int64())))))
-
-
-def stage_of(batch: Input, sessions: Sessions) -> SessionStage:
-    """Settings for ``batch`` before anything is closed."""
-    pipeline, layout = batch.pipeline, sessions.layout
-    return SessionStage(
-        keys=pipeline.keys,
-        ties=pipeline.time.tie_break,
-        layout=layout,
-        limits=sessions.limits,
-        batch=batch.batch,
-        closed_before=BEFORE if batch.emitted is None else batch.emitted,
-        closed=BEFORE,
-        ahead=batch.rule.ahead,
-        ends=None,
-        keep=batch.builds_state,
-        rows=row_schema(pipeline, batch.types, layout),
-        schema=fragment_schema(batch.keys, layout, revises=batch.rule.revises, cuts=sessions.cuts),
-        results=batch.sink_schema,
-        check=batch.check,
-    )

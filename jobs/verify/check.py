@@ -102,7 +102,9 @@ def verify(
     comparing = _Comparing(plain, chosen, lacking, comparison, late, progress)
     if chosen.rows:
         comparing.run()
-    found = Verification(newest.number, seed, source.version, comparison, files.changed, _missed(committed))
+    # Of rows before a restatement it is not known which still miss windows, so they are left out.
+    restated = max((place for place, batch in enumerate(committed, 1) if batch.plan.restates), default=0)
+    found = Verification(newest.number, seed, source.version, comparison, files.changed, late_missed(committed[restated:]))
     if chosen.rows:
         _keep(runnable, newest, found, progress.say)
     return found
@@ -144,12 +146,6 @@ def _started(pipeline: Pipeline, progress: Progress, brief: bool) -> SparkSessio
         spark = spark_session(f"windowmill verify {pipeline.pipeline}", brief=brief, shipment=shipment, say=progress.say)
         access_to(spark).ship(shipment)
     return spark
-
-
-def _missed(committed: Sequence[Batch]) -> Mapping[str, int]:
-    """As :attr:`Verification.missed`; of rows before a restatement it is not known which still do, so they are left out."""
-    restated = (place for place, batch in enumerate(committed, 1) if batch.plan.restates)
-    return late_missed(committed[max(restated, default=0) :])
 
 
 def _written(runnable: Runnable, ledger: Ledger) -> set[str]:

@@ -233,7 +233,9 @@ class LocalReader:
         if self._plain is None:
             return None
         conditions, kept, latest, n_kept = self._pipeline.conditions(), list[pa.Table](), list[pa.Table](), 0
-        schema = self._schema(columns, conditions)
+        own = [(name, self._plain.types[name]) for name in columns]
+        own += [(TIME, pa.int64()), (UNTIL_OF, pa.int64()), (FILE, pa.int32()), (ROW, pa.int64())]
+        schema = pa.schema([*own, *((condition_column(text), pa.bool_()) for text in conditions)])
         try:
             for rows in self._parts(chosen, columns, conditions, schema):
                 places = np.unique(np.concatenate([each.pairs(rows)[1] for each in reaches]))
@@ -253,12 +255,6 @@ class LocalReader:
                 ) from None
             return None
         return SampledRows(*(pa.concat_tables([schema.empty_table(), *parts]) for parts in (kept, latest)))
-
-    def _schema(self, columns: Sequence[str], conditions: Sequence[str]) -> pa.Schema:
-        assert self._plain is not None
-        own = [(name, self._plain.types[name]) for name in columns]
-        added = [(TIME, pa.int64()), (UNTIL_OF, pa.int64()), (FILE, pa.int32()), (ROW, pa.int64())]
-        return pa.schema([*own, *added, *((condition_column(text), pa.bool_()) for text in conditions)])
 
     def _parts(self, chosen: Sequence[int], columns: Sequence[str], conditions: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:
         """The usable rows of each of the ``chosen`` files, some at a time."""
