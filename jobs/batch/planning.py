@@ -159,7 +159,7 @@ def next_backfill(
     versions = backfill_versions(runnable, source, before, history)
     # Whether it counts other rows than these batches, or in another order.
     was_restated = any(plan.replaces_state and plan.snapshot is not None for plan in before)
-    others = bool(before) and (was_restated or versions != backfill_versions(runnable, source, before, "log"))
+    others = bool(before) and (versions != backfill_versions(runnable, source, before, "log") or was_restated)
     if others:
         from windowmill.jobs.batch.counted_rows import check_range  # loads what a run without new rows does not need
 
