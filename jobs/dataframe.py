@@ -298,10 +298,7 @@ class Arrived:
 
     @classmethod
     def of(cls, rows: DataFrame, batch: Input, order: Sequence[str], needed: Sequence[str]) -> Self:
-        """The ``rows`` in order of the columns ``order``; rows with equal values of the first one are a commit.
-
-        Late rows are found by reading the ``needed`` columns once.
-        """
+        """``rows`` in order of these columns, by the first of which they are commits; reads ``needed`` ones to find late rows."""
         arrival = order[0]
         # Sorted by ranges of the first column alone, so that no commit is split between Spark partitions.
         ordered = rows.repartitionByRange(backquoted(arrival)).sortWithinPartitions(*map(backquoted, order))

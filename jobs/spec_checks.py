@@ -1,7 +1,4 @@
-"""Checks of ``windowmill validate`` beyond the spec's schema: conditions, user functions, the schedule, features that runs support.
-
-They import neither Spark nor Airflow.
-"""
+"""Checks of ``windowmill validate`` beyond the spec's schema, without Spark or Airflow: conditions, functions, schedule, features."""
 
 from __future__ import annotations
 

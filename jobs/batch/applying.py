@@ -1,7 +1,4 @@
-"""Compares a changed spec with the one that runs, and plans the batch that carries it out: from the stored state alone, or from the source.
-
-Writes nothing. No JVM.
-"""
+"""Compares a changed spec with the one that runs, and plans its batch, from the stored state or from the source. Writes nothing."""
 
 from __future__ import annotations
 
@@ -95,11 +92,7 @@ def next_apply(
     accept_changes: bool = False,
     on_reading: planning.OnReading = planning.ignore,
 ) -> Application | None:
-    """The batch that carries out a changed spec; null if there is nothing to do. The commits of the last batch must have been made.
-
-    ``history``: windows that are new, or get new values, are published where they end after this instant; null for none.
-    ``accept_changes``: whether to go on although others have changed rows of the pipeline's tables.
-    """
+    """The batch of a changed spec, which publishes new values of windows that end after ``history``, if any; null for nothing to do."""
     pipeline = runnable.pipeline
     planning.check_owner(pipeline, ledger)
     changes = changes_of(pipeline, ledger)
@@ -266,10 +259,7 @@ class FromState:
 def _kept(
     runnable: Runnable, ledger: Ledger, changes: SpecChanges, types: Mapping[str, pa.DataType]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The state layouts that ``changes`` leave as they are, so that their stored rows stay; and such gaps of sessions, while others change.
-
-    The state has its own rows for each gap.
-    """
+    """The layouts of which ``changes`` leave stored rows as they are, and the gaps of such sessions while others change."""
     try:
         new, old = _parts_of_stored(runnable, ledger, types)
     except NotStoredError:

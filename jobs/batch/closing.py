@@ -196,10 +196,7 @@ def verdict_on(
     seen: int | None,
     spark: Callable[[], Any],
 ) -> Verdict:
-    """The verdict on the result ``rows`` of ``plan``, whose quarantined rows are in the folder ``quarantine``.
-
-    ``changes``: the files of the batch by role of their table. ``spark`` gives the session, which few batches need.
-    """
+    """The verdict on result ``rows`` of ``plan``; quarantined ones are in a folder, and few batches need a session of ``spark``."""
     lost = read_files(quarantine, changes.get("quarantine", Changes()).adds, COLUMNS)
     first = ledger.last_commit is None
     loss = partial(loss_of, lost, runnable.pipeline, rows_read=counts.rows_read, seen=seen, first=first)

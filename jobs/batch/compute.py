@@ -40,11 +40,7 @@ from windowmill.windowing.counts import Counts
 
 
 def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untimed) -> ComputedBatch:
-    """Compute a small batch in this process; ``given`` are its new rows if Spark has read them, null to read them here.
-
-    Raises ``TooLargeError`` if rows, state or results are beyond what one process computes; ``OnlySparkError`` if only Spark can read the
-    rows, or evaluate the spec on them.
-    """
+    """Compute a small batch, of rows ``given`` by Spark or read here; raises ``TooLargeError`` if Spark has to."""
     batch, every = job.input, job.parts()
     parts, targets = job.computed(every), _targets(job, every)
     with step("survey", "which windows the new rows complete"):

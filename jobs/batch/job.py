@@ -103,10 +103,7 @@ class ComputedBatch:
 
 @dataclass
 class FinishedShares:
-    """The finished shares of the keys of the batch of ``plan``, which its next attempt goes on from.
-
-    Keys do not depend on each other, so the files of a share of them are final as soon as they are written.
-    """
+    """Finished shares of the keys of ``plan``'s batch, which its next attempt takes as they are: keys do not depend on each other."""
 
     notes: Notes
     plan: Plan

@@ -1,7 +1,4 @@
-"""Runs the batches of a pipeline, one process at a time: runs, backfills, restatements and changed specs.
-
-Spark is imported only if there is work to do.
-"""
+"""Runs the batches of a pipeline, one process at a time; Spark is imported only if there is work to do."""
 
 from __future__ import annotations
 
@@ -160,10 +157,7 @@ class Turn:
 
 @contextmanager
 def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> Iterator[Turn]:
-    """Hold the pipeline's lease, open its ledger, and publish a batch whose run died after its record.
-
-    ``changes`` is whether to accept that others have changed rows of the pipeline's tables.
-    """
+    """Hold the lease, and publish a batch whose run died after its record; ``changes`` accepts rows that others have changed."""
     ask_locations(pipeline, progress.say)
     runnable = runnable_of(pipeline)
     check_conditional_writes(runnable.places.root, [runnable.sink_path, runnable.places.root], progress.say)
@@ -240,10 +234,7 @@ def backfill(
     history: History = "current",
     accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
 ) -> CommittedBatch:
-    """Recompute the windows that end in (``begin``, ``end``], instants on the axis, from the source's history in one batch.
-
-    ``history`` says which rows count, and in which order (:data:`.History`).
-    """
+    """Recompute windows that end in (``begin``, ``end``] on the axis in one batch, from rows and in an order by ``history``."""
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         if turn.done and turn.done[0].plan.range == (begin, end):
             return turn.done[0]

@@ -433,10 +433,7 @@ def _is_plain(pipeline: Pipeline, source: SourceTable, reading: Reading) -> bool
 
 
 def asserted_through(pipeline: Pipeline, interval_end: datetime | None) -> int | None:
-    """The instant (µs) through which the orchestrator asserts that the input is complete; null if the pipeline does not ask for it.
-
-    Raises ``SpecError`` if it is missing, or further ahead of the clock than an event may be: every later row would be too late.
-    """
+    """The instant (µs) through which complete input is asserted, null if not asked for; refuses one ahead of the clock."""
     if pipeline.time.watermark != "data_interval_end":
         return None
     if interval_end is None:

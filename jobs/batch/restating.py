@@ -275,10 +275,7 @@ def _by_values(at: int | None, row: str, used: Sequence[str]) -> str:
 def quarantined(
     runnable: Runnable, rows: TableRows, version: int, *, late: bool, delivered_again: Collection[str] = ()
 ) -> tuple[QuarantinedRows, QuarantinedRows]:
-    """The rows in quarantine that stay there, and those that count from now on: with ``late`` those that came too late.
-
-    Rows of files ``delivered_again`` are left out: the files have others now.
-    """
+    """Rows in quarantine that stay, and with ``late`` those too late, which count; none of files ``delivered_again`` with others."""
     every, files = _read_quarantine(runnable.places.quarantine, _QUARANTINED), {file.path for file in rows.source.snapshot(version)}
     if delivered_again:
         again = pc.is_in(every.column("source_file"), pa.array(list(delivered_again), pa.string()))
@@ -375,10 +372,7 @@ def read_as_of(plan: RestatePlan) -> int:
 
 
 def remaining_quarantine(place: str, rows: TableRows, version: int, taken: Counter[Known]) -> tuple[pa.Table, tuple[str, ...]]:
-    """The rows of the quarantine table at ``place`` without those ``taken``, each so many times, and the paths of its files.
-
-    ``version`` is that of the source in which they were found.
-    """
+    """The quarantine's rows at ``place`` without those ``taken`` from this source ``version``, and the paths of its files."""
     table, files = table_at(place), {file.path for file in rows.source.snapshot(version)}
     schema = pa.schema(table.schema().to_arrow())
     every = _read_quarantine(place, {field.name: field.type for field in schema})

@@ -171,10 +171,7 @@ def _rewrite(role: str, job: Job, table: DeltaTable, schema: DeltaSchema, rows: 
 def run_batch(
     runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None = None
 ) -> CommittedBatch | None:
-    """Execute ``plan``, that of ``restatement`` if one is given; null if a restatement changes nothing, and no batch is recorded.
-
-    Raises ``HeldError`` if a critical expectation failed: the batch is recorded, but nothing of it is published until it is ruled on.
-    """
+    """Execute ``plan``; null if its ``restatement`` changes nothing. Raises ``HeldError`` if it is recorded, and held."""
     batch: _Steps | None = None
     try:
         batch = _Steps(runnable, plan, ledger, progress, restatement)

@@ -130,10 +130,7 @@ def stored_rows(path: str, check: RowCheck) -> Iterator[pa.Table]:
 def carry(
     carried: Sequence[CarriedPart], path: str, check: RowCheck, emission: Emission, writer: RowWriter, fills: Collection[str]
 ) -> Output:
-    """Write the state of the ``carried`` parts, made of that at ``path``, and the windows of ``emission``; returns the counts.
-
-    ``fills`` are the names of the windows that are written.
-    """
+    """Write the state of ``carried`` parts, from that at ``path``, and windows of ``emission`` among ``fills``; returns counts."""
     done = Output()
     staying = [each for each in carried if not each.recut]
     for rows in stored_rows(path, check) if staying else ():
