@@ -74,17 +74,10 @@ from windowmill.windowing.watermark import AFTER, BEFORE
 
 @dataclass(frozen=True)
 class _WholeKeys:
-    """All slices of some keys; those of a key are in the order of the parts that hold them.
+    """All slices of some keys; those of a key are in the order of the parts that hold them."""
 
-    Attributes
-    ----------
-    of_key
-        Key columns by key index.
-    slices, offsets
-        Slices without keys; key k's are ``offsets[k]:offsets[k + 1]``, int64, shape (n_keys + 1,).
-    """
-
-    of_key: Mapping[str, pa.Array]
+    of_key: Mapping[str, pa.Array]  #: Key columns by key index.
+    #: Slices without keys; key k's are ``offsets[k]:offsets[k + 1]``, int64, shape (n_keys + 1,).
     slices: pa.Table
     offsets: Ints
 
@@ -185,18 +178,10 @@ def marked_by_edge(stage: SliceStage, partials: SlicePartials) -> SlicePartials:
 
 @dataclass(frozen=True)
 class Combined:
-    """The result of combining all slices of some keys.
+    """The result of combining all slices of some keys."""
 
-    Attributes
-    ----------
-    windows
-        Bare result rows; each table has rows of one window of the spec.
-    slices
-        The batch's slices and nodes for the state, with checksums, grouped by key. Null if the state keeps none.
-    """
-
-    windows: list[pa.Table]
-    slices: pa.Table | None
+    windows: list[pa.Table]  #: Bare result rows; each table has rows of one window of the spec.
+    slices: pa.Table | None  #: The batch's slices and nodes for the state, with checksums, grouped by key. Null if the state keeps none.
 
     def advanced(self, stage: WindowStage) -> Advanced:
         """The same as whole result rows, completed one table at a time, and state."""
@@ -288,37 +273,18 @@ def event_windows(stage: WindowStage, pipeline: Pipeline, rows: pa.Table) -> Ite
 
 @dataclass(frozen=True)
 class _WholeSlices:
-    """Slices of whole keys; those with equal key, start, reaching, closed, arrival and batch are combined into one.
+    """Slices of whole keys; those with equal key, start, reaching, closed, arrival and batch are combined into one."""
 
-    Attributes
-    ----------
-    of_key
-        Key columns by key index.
-    offsets
-        Key k's slices are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    own
-        Mask of the batch's slices; shape (n_slices,).
-    table
-        The rows that partials point into.
-    columns
-        Combines the partials that are Python objects.
-    spans
-        The keys' spans before this batch, in the windows that show empty ones.
-    orders
-        Ascends in order of arrival of the first row of each of the batch's own slices, if there are late rows; shape (n_slices,).
-    reached
-        The start of the last slice that events of each slice are known to reach; shape (n_slices,).
-    """
-
-    of_key: Mapping[str, pa.Array]
-    offsets: Ints
+    of_key: Mapping[str, pa.Array]  #: Key columns by key index.
+    offsets: Ints  #: Key k's slices are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
     partials: SlicePartials
-    own: Bools
-    table: pa.Table
-    columns: StoredObjects
-    spans: Spans
+    own: Bools  #: Mask of the batch's slices; shape (n_slices,).
+    table: pa.Table  #: The rows that partials point into.
+    columns: StoredObjects  #: Combines the partials that are Python objects.
+    spans: Spans  #: The keys' spans before this batch, in the windows that show empty ones.
+    #: Ascends in order of arrival of the first row of each of the batch's own slices, if there are late rows; shape (n_slices,).
     orders: Ints
-    reached: Ints
+    reached: Ints  #: The start of the last slice that events of each slice are known to reach; shape (n_slices,).
 
     @cached_property
     def objects(self) -> Objects:

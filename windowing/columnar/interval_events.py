@@ -39,21 +39,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Crossings:
-    """The edges of some grids, or the starts of their windows alone.
+    """The edges of some grids, or the starts of their windows alone."""
 
-    Attributes
-    ----------
-    sequences
-        Sequences of instants phase + k·period, as (period, phase).
-    listed
-        Grids whose instants are no such sequences.
-    of_starts
-        Whether of these grids only the starts of windows count.
-    """
-
-    sequences: tuple[tuple[int, int], ...]
-    listed: tuple[ListedGrid, ...]
-    of_starts: bool
+    sequences: tuple[tuple[int, int], ...]  #: Sequences of instants phase + k·period, as (period, phase).
+    listed: tuple[ListedGrid, ...]  #: Grids whose instants are no such sequences.
+    of_starts: bool  #: Whether of these grids only the starts of windows count.
 
     @classmethod
     def of_edges(cls, edges: Edges) -> Self:
@@ -123,42 +113,22 @@ _CHUNK_PARTIALS = 1_000_000
 
 @dataclass(frozen=True)
 class SliceEvents:
-    """Events in slices: a row for each partial in which an event counts, still to be lifted.
+    """Events in slices: a row for each partial in which an event counts, still to be lifted."""
 
-    Attributes
-    ----------
-    rows
-        The columns of the event; where an aggregate weighs by time also ``WEIGHT`` and ``WHOLE``.
-    starts
-        Start of the slice.
-    reaching
-        1 if the event reaches into the slice, 0 if it begins in it or crosses it.
-    reached
-        Of the partial of a late event where it begins, the start of the event's last partial; of others, their own start.
-    """
-
-    rows: pa.Table
-    starts: Ints
-    reaching: Ints
-    reached: Ints
+    rows: pa.Table  #: The columns of the event; where an aggregate weighs by time also ``WEIGHT`` and ``WHOLE``.
+    starts: Ints  #: Start of the slice.
+    reaching: Ints  #: 1 if the event reaches into the slice, 0 if it begins in it or crosses it.
+    reached: Ints  #: Of the partial of a late event where it begins, the start of the event's last partial; of others, their own start.
 
 
 @dataclass(frozen=True)
 class IntervalLifting:
-    """Settings for lifting interval events; small and picklable.
-
-    Attributes
-    ----------
-    starts
-        Where windows begin.
-    crossed
-        Where slices begin, if an aggregate weighs events by time; null if none does.
-    """
+    """Settings for lifting interval events; small and picklable."""
 
     windows: tuple[Window, ...]
     edges: Edges
-    starts: Crossings
-    crossed: Crossings | None
+    starts: Crossings  #: Where windows begin.
+    crossed: Crossings | None  #: Where slices begin, if an aggregate weighs events by time; null if none does.
 
     @classmethod
     def of(cls, windows: Sequence[Window], grids: Sequence[WindowGrid], *, clips: bool) -> IntervalLifting:

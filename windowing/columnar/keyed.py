@@ -75,25 +75,14 @@ class StoredKeys:
 
 @dataclass(frozen=True)
 class LogTableOfWindow:
-    """One table of a window's state: of its keys, or of the rows that it holds in one role.
+    """One table of a window's state: of its keys, or of the rows that it holds in one role."""
 
-    Attributes
-    ----------
-    window, name
-        Name of the window, and of the table among the window's.
-    place
-        Name of the table in a snapshot.
-    held
-        Boolean column of the log that marks the table's rows; empty for a table of keys.
-    columns
-        The log's column for each column of the table but ``number``.
-    """
-
+    #: Name of the window, and of the table among the window's.
     window: str
     name: str
-    place: str
-    held: str
-    columns: Mapping[str, str]
+    place: str  #: Name of the table in a snapshot.
+    held: str  #: Boolean column of the log that marks the table's rows; empty for a table of keys.
+    columns: Mapping[str, str]  #: The log's column for each column of the table but ``number``.
 
 
 class StateLog:
@@ -332,24 +321,12 @@ def _differ(new: pa.Array, old: pa.Array) -> Bools:
 
 @dataclass(frozen=True)
 class Step:
-    """The effect of new rows or of a later watermark.
+    """The effect of new rows or of a later watermark."""
 
-    Attributes
-    ----------
-    chunks
-        Complete windows with their aggregates.
-    refused
-        Numbers of the new rows that no window took.
-    due
-        For each key, the watermark from which it has work even if none of its rows arrive; ``AFTER`` for never.
-    missed
-        By window name, the number of new rows that came too late for a window that holds them.
-    """
-
-    chunks: list[Chunk]
-    refused: Ints
-    due: Ints
-    missed: Mapping[str, int]
+    chunks: list[Chunk]  #: Complete windows with their aggregates.
+    refused: Ints  #: Numbers of the new rows that no window took.
+    due: Ints  #: For each key, the watermark from which it has work even if none of its rows arrive; ``AFTER`` for never.
+    missed: Mapping[str, int]  #: By window name, the number of new rows that came too late for a window that holds them.
 
 
 class KeyedWindows:
@@ -460,26 +437,14 @@ class KeyedWindows:
 
 @dataclass(frozen=True)
 class PartitionTask:
-    """Settings of one Spark partition's work; small, and equal for all partitions of a batch.
-
-    Attributes
-    ----------
-    schema
-        Schema of result rows; it may omit some of their columns.
-    clock
-        The clock after the batch; ``since`` is the watermark before it.
-    batch
-        Number of the batch.
-    keep
-        Whether later batches continue from this one's state.
-    """
+    """Settings of one Spark partition's work; small, and equal for all partitions of a batch."""
 
     pipeline: Pipeline
     log: StateLog
-    schema: pa.Schema
-    clock: Clock
-    batch: int
-    keep: bool = True
+    schema: pa.Schema  #: Schema of result rows; it may omit some of their columns.
+    clock: Clock  #: The clock after the batch; ``since`` is the watermark before it.
+    batch: int  #: Number of the batch.
+    keep: bool = True  #: Whether later batches continue from this one's state.
 
     def work(self, entries: pa.Table, fresh: pa.Table) -> PartitionResult:
         """Apply ``fresh`` rows to the state in ``entries``; O(n log n) in live rows.
@@ -520,23 +485,13 @@ class PartitionTask:
 
 @dataclass(frozen=True)
 class PartitionResult:
-    """The result of a partition's work.
-
-    Attributes
-    ----------
-    keys
-        Key columns; row k is the key of index k.
-    changes
-        Entries for the log; none if no state is kept.
-    counts
-        The fresh rows that were not refused, and those behind the watermark among them; those that missed windows.
-    """
+    """The result of a partition's work."""
 
     task: PartitionTask
     step: Step
-    keys: pa.Table
-    changes: pa.Table | None
-    counts: Counts
+    keys: pa.Table  #: Key columns; row k is the key of index k.
+    changes: pa.Table | None  #: Entries for the log; none if no state is kept.
+    counts: Counts  #: The fresh rows that were not refused, and those behind the watermark among them; those that missed windows.
 
     def results(self, ends: tuple[int, int] | None = None) -> Iterator[pa.Table]:
         """Result rows, one table per chunk of windows; only those that end in the range (begin, end], if ``ends`` is given."""

@@ -65,14 +65,9 @@ def last_columns(windows: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Spans:
-    """For each window that shows empty ones, and each key, the starts of the first and last slice in which it has counted an event.
+    """For each window that shows empty ones, and each key, the starts of the first and last slice in which it has counted an event."""
 
-    Attributes
-    ----------
-    first, last
-        int64, shapes (n_windows, n_keys); ``first`` is after ``last`` where nothing has been counted.
-    """
-
+    #: int64, shapes (n_windows, n_keys); ``first`` is after ``last`` where nothing has been counted.
     first: Ints
     last: Ints
 
@@ -187,23 +182,15 @@ def split_off(windows: Sequence[str], slices: pa.Table, offsets: Ints) -> tuple[
 
 @dataclass(frozen=True)
 class EmptyStretches:
-    """The stretches of the axis where a batch may show empty windows of one window of the spec.
+    """The stretches of the axis where a batch may show empty windows of one window of the spec."""
 
-    Attributes
-    ----------
-    keys
-        Indices of the keys with such a stretch, ascending.
-    first, last, old_first, old_last
-        The spans of these keys with this batch and before it, as half-open intervals.
-    begin, stop
-        The windows overlap [begin, stop).
-    """
-
-    keys: Ints
+    keys: Ints  #: Indices of the keys with such a stretch, ascending.
+    #: The spans of these keys with this batch and before it, as half-open intervals.
     first: Ints
     last: Ints
     old_first: Ints
     old_last: Ints
+    #: The windows overlap [begin, stop).
     begin: Ints
     stop: Ints
 
@@ -242,19 +229,12 @@ class EmptyStretches:
 
 @dataclass(frozen=True)
 class StoredSpans:
-    """Rows of spans that were read from the state.
+    """Rows of spans that were read from the state."""
 
-    Attributes
-    ----------
-    windows, grids
-        Those that show empty windows.
-    keys
-        Names of the key columns.
-    """
-
+    #: Those that show empty windows.
     windows: Sequence[str]
     grids: Sequence[WindowGrid]
-    keys: Sequence[str]
+    keys: Sequence[str]  #: Names of the key columns.
     rows: pa.Table
 
     def needed(self, touched: pa.Table, after: int) -> pa.Table:

@@ -59,14 +59,9 @@ _LISTED = 1 << 14
 
 @dataclass(frozen=True)
 class NodePlaces:
-    """Nodes of any keys; int64, shapes (n,).
+    """Nodes of any keys; int64, shapes (n,)."""
 
-    Attributes
-    ----------
-    key, level, begin
-        Key index, level, and first position.
-    """
-
+    #: Key index, level, and first position.
     key: Ints
     level: Ints
     begin: Ints
@@ -179,18 +174,10 @@ def make_up(nodes: NodePlaces, splits: Bools, stop: Ints) -> Bools:
 
 @dataclass(frozen=True)
 class Cover:
-    """The nodes that make up the windows before a batch, each of which is evicted whole or not at all.
+    """The nodes that make up the windows before a batch, each of which is evicted whole or not at all."""
 
-    Attributes
-    ----------
-    used
-        Indices of the restored nodes that they are.
-    split
-        Indices of the nodes whose parts are used instead.
-    """
-
-    used: Ints
-    split: Ints
+    used: Ints  #: Indices of the restored nodes that they are.
+    split: Ints  #: Indices of the nodes whose parts are used instead.
 
     @classmethod
     def of(cls, nodes: NodePlaces, live: Ints, leaves: Bools, stop: Ints, total: Ints) -> Cover:
@@ -224,19 +211,13 @@ class Cover:
 
 @dataclass(frozen=True)
 class _Leaves:
-    """The leaves below nodes of level ``STRIDE`` that a batch splits, and those below no stored node.
-
-    Attributes
-    ----------
-    key, block
-        Key index and number of each node that is split; sorted by number.
-    head, stop
-        First position that the windows of each key hold, and the one after the last; shapes (n_keys,).
-    """
+    """The leaves below nodes of level ``STRIDE`` that a batch splits, and those below no stored node."""
 
     sequence: str
+    #: Key index and number of each node that is split; sorted by number.
     key: Ints
     block: Ints
+    #: First position that the windows of each key hold, and the one after the last; shapes (n_keys,).
     head: Ints
     stop: Ints
 
@@ -330,14 +311,9 @@ def sequence_nodes(name: str, stored: pa.Table, codes: Ints, known: StoredSequen
 
 @dataclass(frozen=True)
 class PartialColumns:
-    """Partials of any form; one row per partial.
+    """Partials of any form; one row per partial."""
 
-    Attributes
-    ----------
-    ints, floats, objects
-        Rows of two arenas, and objects; shapes (n, number of columns).
-    """
-
+    #: Rows of two arenas, and objects; shapes (n, number of columns).
     ints: Ints
     floats: Floats
     objects: Objects
@@ -376,31 +352,19 @@ def combine_totals(layout: Layout, stored: StoredObjects, partials: PartialColum
 
 @dataclass(frozen=True)
 class _Items:
-    """What the windows of a sequence hold or take in: nodes of the cover and new tuples, sorted by key and position.
+    """What the windows of a sequence hold or take in: nodes of the cover and new tuples, sorted by key and position."""
 
-    Attributes
-    ----------
-    table
-        Their rows, into which partials point.
-    offsets
-        Key k's items are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    places, first, weight, values
-        Key, level and position; event time of the first live tuple; number of live tuples; least value. Shapes (n_items,).
-    is_new, alive
-        Masks of the new tuples, and of the items that are live after the batch.
-    partials
-        Their partials.
-    """
-
-    table: pa.Table
-    offsets: Ints
+    table: pa.Table  #: Their rows, into which partials point.
+    offsets: Ints  #: Key k's items are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
+    #: Key, level and position; event time of the first live tuple; number of live tuples; least value. Shapes (n_items,).
     places: NodePlaces
     first: Ints
     weight: Ints
     values: kernel.Values
+    #: Masks of the new tuples, and of the items that are live after the batch.
     is_new: Bools
     alive: Bools
-    partials: PartialColumns
+    partials: PartialColumns  #: Their partials.
 
     @property
     def begins(self) -> Items:
@@ -410,20 +374,11 @@ class _Items:
 
 @dataclass(frozen=True)
 class _Shown:
-    """Complete windows, as changes of a trie: those of each key are followed by one change to what is live after the batch.
+    """Complete windows, as changes of a trie: those of each key are followed by one change to what is live after the batch."""
 
-    Attributes
-    ----------
-    key
-        Key of each window, in order.
-    chosen
-        Mask of the windows that the batch shows.
-    change_offsets, items, present
-        As :func:`windowmill.windowing.kernels.flatfat.window_changes` returns them.
-    """
-
-    key: Ints
-    chosen: Bools
+    key: Ints  #: Key of each window, in order.
+    chosen: Bools  #: Mask of the windows that the batch shows.
+    #: As :func:`windowmill.windowing.kernels.flatfat.window_changes` returns them.
     change_offsets: Ints
     items: Ints
     present: Bools
@@ -431,17 +386,10 @@ class _Shown:
 
 @dataclass(frozen=True)
 class _Nodes:
-    """Nodes that the state is to hold from now on; one element per node.
+    """Nodes that the state is to hold from now on; one element per node."""
 
-    Attributes
-    ----------
-    places
-        Sorted by key.
-    live, first, values
-        Number of live tuples, 0 for a node that is to go; event time of the first one; least value.
-    """
-
-    places: NodePlaces
+    places: NodePlaces  #: Sorted by key.
+    #: Number of live tuples, 0 for a node that is to go; event time of the first one; least value.
     live: Ints
     first: Ints
     values: kernel.Values

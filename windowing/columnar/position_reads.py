@@ -46,25 +46,14 @@ _T = TypeVar("_T", bound=np.generic)
 
 @dataclass(frozen=True)
 class StoredSequence:
-    """The restored state of one sequence.
+    """The restored state of one sequence."""
 
-    Attributes
-    ----------
-    entries
-        The latest ``key`` row of each key that has one.
-    entry
-        For each key, the index of its row in ``entries``; −1 if it has none. Shape (n_keys,).
-    waiting, waiting_keys
-        Tuples that wait, and their key indices.
-    rows
-        Indices of the rows of ``entries`` and ``waiting`` among those that were given.
-    """
-
-    entries: pa.Table
-    entry: Ints
+    entries: pa.Table  #: The latest ``key`` row of each key that has one.
+    entry: Ints  #: For each key, the index of its row in ``entries``; −1 if it has none. Shape (n_keys,).
+    #: Tuples that wait, and their key indices.
     waiting: pa.Table
     waiting_keys: Ints
-    rows: Ints
+    rows: Ints  #: Indices of the rows of ``entries`` and ``waiting`` among those that were given.
 
     @classmethod
     def of(cls, name: str, stored: pa.Table, codes: Ints, n_keys: int) -> StoredSequence:
@@ -174,21 +163,13 @@ def evictable_in(stage: PositionStage, window: int) -> Evictable:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of some stored nodes, from statistics: greatest level, positions, and the least times of first tuples.
+    """Bounds of some stored nodes, from statistics: greatest level, positions, and the least times of first tuples."""
 
-    Attributes
-    ----------
-    level
-        Greatest level.
-    low, high
-        First and last position at which a node begins.
-    first, above
-        Least event time of a node's first tuple, and of that of the node above it.
-    """
-
-    level: int
+    level: int  #: Greatest level.
+    #: First and last position at which a node begins.
     low: int
     high: int
+    #: Least event time of a node's first tuple, and of that of the node above it.
     first: int
     above: int
 
@@ -216,16 +197,10 @@ class NodesToRead(Protocol):
 
 @dataclass(frozen=True)
 class InnerNodes:
-    """All inner nodes of a sequence whose tuples leave from anywhere; :mod:`.position_deltas` then selects the rest.
-
-    Attributes
-    ----------
-    head
-        First position that the windows of each key hold; shape (n_keys,).
-    """
+    """All inner nodes of a sequence whose tuples leave from anywhere; :mod:`.position_deltas` then selects the rest."""
 
     sequence: str
-    head: Ints
+    head: Ints  #: First position that the windows of each key hold; shape (n_keys,).
 
     def only(self, keys: Ints) -> InnerNodes:
         return InnerNodes(self.sequence, self.head[keys])
@@ -240,21 +215,14 @@ class InnerNodes:
 
 @dataclass(frozen=True)
 class Stretch:
-    """The stretch of positions that a window holds of each key, and what of it is evictable.
-
-    Attributes
-    ----------
-    front, stop
-        The stretch [``front``, ``stop``) before the batch; shapes (n_keys,).
-    applied
-        Upper bound of the number of tuples that the batch applies; shape (n_keys,).
-    """
+    """The stretch of positions that a window holds of each key, and what of it is evictable."""
 
     sequence: str
     evictable: Evictable
+    #: The stretch [``front``, ``stop``) before the batch; shapes (n_keys,).
     front: Ints
     stop: Ints
-    applied: Ints
+    applied: Ints  #: Upper bound of the number of tuples that the batch applies; shape (n_keys,).
 
     def only(self, keys: Ints) -> Stretch:
         """The stretches of the keys of these indices."""
@@ -292,19 +260,11 @@ class Demand:
 
     Of a window with n tuples that evicts from the front, these are the leaves that may leave it in the batch, and at most 2·log2(n) nodes
     for the rest. Of windows that evict by a delta, they are the inner nodes, or the leaves that these call for.
-
-    Attributes
-    ----------
-    active
-        Mask of the keys that have new rows, or work by the watermark; shape (n_keys,).
-    entries
-        Mask of the newest ``key`` rows and the waiting tuples of these keys among the rows that were given.
-    wanted
-        One for each window of the spec that evicts from the front, and for each sequence that evicts by a delta.
     """
 
-    active: Bools
-    entries: Bools
+    active: Bools  #: Mask of the keys that have new rows, or work by the watermark; shape (n_keys,).
+    entries: Bools  #: Mask of the newest ``key`` rows and the waiting tuples of these keys among the rows that were given.
+    #: One for each window of the spec that evicts from the front, and for each sequence that evicts by a delta.
     wanted: Sequence[NodesToRead]
 
     @classmethod

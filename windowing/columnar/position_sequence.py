@@ -61,92 +61,52 @@ class _LeafColumns:
 
 @dataclass(frozen=True)
 class _NewTuples:
-    """The tuples that a batch applies, by key in order of application.
+    """The tuples that a batch applies, by key in order of application."""
 
-    Attributes
-    ----------
-    rows
-        Their places among the leaves; shape (n_fed,).
-    offsets
-        Key k's tuples are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    fresh
-        Mask of the tuples that reset their key first.
-    """
-
-    rows: Ints
-    offsets: Ints
-    fresh: Bools
+    rows: Ints  #: Their places among the leaves; shape (n_fed,).
+    offsets: Ints  #: Key k's tuples are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
+    fresh: Bools  #: Mask of the tuples that reset their key first.
 
 
 @dataclass(frozen=True)
 class Scalars:
-    """The scalars that the state keeps of each key, for one window of the spec.
+    """The scalars that the state keeps of each key, for one window of the spec."""
 
-    Attributes
-    ----------
-    states, bases
-        As in :class:`windowmill.windowing.kernels.policies.KeyStates`.
-    front
-        First position that the window holds; shape (n_keys,).
-    """
-
+    #: As in :class:`windowmill.windowing.kernels.policies.KeyStates`.
     states: Ints
     bases: Floats
-    front: Ints
+    front: Ints  #: First position that the window holds; shape (n_keys,).
 
 
 @dataclass(frozen=True)
 class WindowOutcome:
-    """A window of the spec after the batch.
+    """A window of the spec after the batch."""
 
-    Attributes
-    ----------
-    windows
-        Complete windows; ``lo`` and ``hi`` are positions.
-    after
-        The scalars of each key after the batch.
-    """
-
-    windows: Windows
-    after: Scalars
+    windows: Windows  #: Complete windows; ``lo`` and ``hi`` are positions.
+    after: Scalars  #: The scalars of each key after the batch.
 
 
 @dataclass(frozen=True)
 class WindowContent:
-    """What a window holds before the batch, as runs of tuples that can leave only together; sorted by key and position.
+    """What a window holds before the batch, as runs of tuples that can leave only together; sorted by key and position."""
 
-    Attributes
-    ----------
-    offsets
-        Key k's runs are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    begin, weight, first
-        First position, number of tuples and event time of the first one; shapes (n_runs,).
-    values
-        What the eviction's delta compares, for single tuples.
-    """
-
-    offsets: Ints
+    offsets: Ints  #: Key k's runs are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
+    #: First position, number of tuples and event time of the first one; shapes (n_runs,).
     begin: Ints
     weight: Ints
     first: Ints
-    values: kernel.Values
+    values: kernel.Values  #: What the eviction's delta compares, for single tuples.
 
 
 @dataclass(frozen=True)
 class PolicyInput:
-    """The policies' input.
+    """The policies' input."""
 
-    Attributes
-    ----------
-    tuples, keys, integers
-        As :meth:`windowmill.windowing.slicing.policy_settings.PolicySettings.run` takes them.
-    begin, is_fed
-        For each tuple or run its first position, and whether it is a new tuple.
-    """
-
+    #: As :meth:`windowmill.windowing.slicing.policy_settings.PolicySettings.run` takes them.
     tuples: kernel.Tuples
     keys: kernel.KeyStates
     integers: tuple[bool, bool]
+    #: For each tuple or run its first position, and whether it is a new tuple.
     begin: Ints
     is_fed: Bools
 

@@ -76,23 +76,15 @@ def level_above(level: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Nodes of any keys; one element or row per node.
+    """Nodes of any keys; one element or row per node."""
 
-    Attributes
-    ----------
-    key, level, begin, first
-        Key index, level, first position, and event time of the tuple there; int64, shapes (n,).
-    is_new
-        Mask of the nodes that were not read from the state.
-    ints, floats, objects
-        Partials; shapes (n, number of columns).
-    """
-
+    #: Key index, level, first position, and event time of the tuple there; int64, shapes (n,).
     key: Ints
     level: Ints
     begin: Ints
     first: Ints
-    is_new: Bools
+    is_new: Bools  #: Mask of the nodes that were not read from the state.
+    #: Partials; shapes (n, number of columns).
     ints: Ints
     floats: Floats
     objects: Objects
@@ -123,18 +115,13 @@ class _Rows:
 
 @dataclass(frozen=True)
 class Forest:
-    """The trees of all keys. Leaves and restored nodes are rows of ``table``, into which partials point.
-
-    Attributes
-    ----------
-    levels
-        The nodes of each level, sorted by key and begin. The place of a node is its index among those of all levels.
-    """
+    """The trees of all keys. Leaves and restored nodes are rows of ``table``, into which partials point."""
 
     layout: Layout
     stored_objects: StoredObjects
     n_keys: int
     table: pa.Table
+    #: The nodes of each level, sorted by key and begin. The place of a node is its index among those of all levels.
     levels: Sequence[_Rows]
 
     @classmethod
@@ -364,36 +351,18 @@ def _digest(text: str) -> str:
 
 @dataclass(frozen=True)
 class PositionStage:
-    """Settings for a batch of windows over positions; picklable.
-
-    Attributes
-    ----------
-    state
-        Columns of the state, and the sequences.
-    clock
-        The clock after the batch; ``since`` is the watermark before it.
-    ends
-        Restricts the results to windows that end in this range (begin, end]; null for all.
-    keep
-        Whether later batches continue from this one's state.
-    results
-        Columns of a result row.
-    check
-        Verifies rows read from the state; null if there is no state.
-    bounded
-        Whether the batch has all rows of a bounded input: it continues from no state, and nothing continues from it.
-    """
+    """Settings for a batch of windows over positions; picklable."""
 
     pipeline: Pipeline
     layout: Layout
-    state: PositionState
+    state: PositionState  #: Columns of the state, and the sequences.
     batch: int
-    clock: Clock
-    ends: tuple[int, int] | None
-    keep: bool
-    results: pa.Schema
-    check: RowCheck | None = None
-    bounded: bool = False
+    clock: Clock  #: The clock after the batch; ``since`` is the watermark before it.
+    ends: tuple[int, int] | None  #: Restricts the results to windows that end in this range (begin, end]; null for all.
+    keep: bool  #: Whether later batches continue from this one's state.
+    results: pa.Schema  #: Columns of a result row.
+    check: RowCheck | None = None  #: Verifies rows read from the state; null if there is no state.
+    bounded: bool = False  #: Whether the batch has all rows of a bounded input: it continues from no state, and nothing continues from it.
 
     @property
     def keys(self) -> tuple[str, ...]:

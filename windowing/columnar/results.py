@@ -198,24 +198,12 @@ def _readable(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Advanced:
-    """What a batch makes of some keys.
+    """What a batch makes of some keys."""
 
-    Attributes
-    ----------
-    results
-        Result rows, in tables of one window each; may be computed as they are taken.
-    state
-        The rows that the batch appends to the state, with checksums; null if it keeps none.
-    refused
-        Numbers of the rows that came too late for every window; int64, shape (n_refused,).
-    counts
-        The other rows, and the late ones among them; those that missed windows, refused ones included.
-    """
-
-    results: Iterable[pa.Table]
-    state: pa.Table | None
-    refused: Ints
-    counts: Counts
+    results: Iterable[pa.Table]  #: Result rows, in tables of one window each; may be computed as they are taken.
+    state: pa.Table | None  #: The rows that the batch appends to the state, with checksums; null if it keeps none.
+    refused: Ints  #: Numbers of the rows that came too late for every window; int64, shape (n_refused,).
+    counts: Counts  #: The other rows, and the late ones among them; those that missed windows, refused ones included.
 
     @classmethod
     def of(

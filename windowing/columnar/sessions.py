@@ -89,44 +89,24 @@ def fragment_schema(keys: dict[str, pa.DataType], layout: Layout, *, revises: bo
 
 @dataclass(frozen=True)
 class SessionStage:
-    """Settings for a batch of sessions; small and picklable.
-
-    Attributes
-    ----------
-    limits
-        Name, and gap and greatest size of each session window of the spec.
-    closed_before, closed
-        Instants through which windows are closed before and after the batch: no later row joins a session that ends before.
-    ahead
-        How far the instants through which windows are shown are ahead of these: the lateness if late rows bring revisions, else 0.
-    ends
-        Restricts the results to windows that end in this range (begin, end]; null for all.
-    keep
-        Whether later batches continue from this one's state.
-    rows
-        Columns of a new row.
-    schema
-        Columns of a fragment.
-    results
-        Columns of a result row.
-    check
-        Verifies fragments read from the state; null if there is no state.
-    """
+    """Settings for a batch of sessions; small and picklable."""
 
     keys: tuple[str, ...]
     ties: tuple[str, ...]
     layout: Layout
-    limits: tuple[tuple[str, SessionLimits], ...]
+    limits: tuple[tuple[str, SessionLimits], ...]  #: Name, and gap and greatest size of each session window of the spec.
     batch: int
+    #: Instants through which windows are closed before and after the batch: no later row joins a session that ends before.
     closed_before: int
     closed: int
+    #: How far the instants through which windows are shown are ahead of these: the lateness if late rows bring revisions, else 0.
     ahead: int
-    ends: tuple[int, int] | None
-    keep: bool
-    rows: pa.Schema
-    schema: pa.Schema
-    results: pa.Schema
-    check: RowCheck | None = None
+    ends: tuple[int, int] | None  #: Restricts the results to windows that end in this range (begin, end]; null for all.
+    keep: bool  #: Whether later batches continue from this one's state.
+    rows: pa.Schema  #: Columns of a new row.
+    schema: pa.Schema  #: Columns of a fragment.
+    results: pa.Schema  #: Columns of a result row.
+    check: RowCheck | None = None  #: Verifies fragments read from the state; null if there is no state.
 
     @property
     def source_columns(self) -> Sequence[str]:
@@ -171,32 +151,18 @@ def latest_fragments(fragments: pa.Table, codes: Ints, *, cut: bool = False) -> 
 
 @dataclass(frozen=True)
 class SessionInput:
-    """New rows and stored fragments with their keys' codes.
+    """New rows and stored fragments with their keys' codes."""
 
-    Attributes
-    ----------
-    rows
-        New rows in (time, tie-break, arrival) order.
-    order, keys
-        The rows by key, suspects last, as indices; and the code of each one's key, in this order.
-    closed
-        The instant through which windows were closed when each row arrived; the earliest of all if it makes no difference.
-    suspect
-        Mask of the suspects in this order.
-    stored, codes
-        Stored fragments, and the code of each one's key.
-    n_keys
-        Number of keys.
-    """
-
-    rows: pa.Table
+    rows: pa.Table  #: New rows in (time, tie-break, arrival) order.
+    #: The rows by key, suspects last, as indices; and the code of each one's key, in this order.
     order: Ints
     keys: Ints
-    closed: Ints
-    suspect: Bools
+    closed: Ints  #: The instant through which windows were closed when each row arrived; the earliest of all if it makes no difference.
+    suspect: Bools  #: Mask of the suspects in this order.
+    #: Stored fragments, and the code of each one's key.
     stored: pa.Table
     codes: Ints
-    n_keys: int
+    n_keys: int  #: Number of keys.
 
     @classmethod
     def of(cls, stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Self:
@@ -234,34 +200,20 @@ class SessionInput:
 
 @dataclass(frozen=True)
 class Fragments:
-    """The fragments of sessions with the same ``limits``: those of the state, then those of new rows; shapes (n_fragments,).
-
-    Attributes
-    ----------
-    table
-        Their columns in the state.
-    key, first, last
-        Index of each one's key, its first and its last event time.
-    new, suspect
-        Masks of those of new rows, and of those of suspects.
-    number
-        Place of its first row in the order of arrival; the earliest of all for those of the state.
-    mark
-        The instant through which windows were closed when a suspect arrived.
-    n_keys
-        Number of keys.
-    """
+    """The fragments of sessions with the same ``limits``: those of the state, then those of new rows; shapes (n_fragments,)."""
 
     limits: SessionLimits
-    table: pa.Table
+    table: pa.Table  #: Their columns in the state.
+    #: Index of each one's key, its first and its last event time.
     key: Ints
     first: Ints
     last: Ints
+    #: Masks of those of new rows, and of those of suspects.
     new: Bools
     suspect: Bools
-    number: Ints
-    mark: Ints
-    n_keys: int
+    number: Ints  #: Place of its first row in the order of arrival; the earliest of all for those of the state.
+    mark: Ints  #: The instant through which windows were closed when a suspect arrived.
+    n_keys: int  #: Number of keys.
 
     @classmethod
     def of(cls, stage: SessionStage, arrived: SessionInput, limits: SessionLimits, apart: int) -> Self:
@@ -316,23 +268,14 @@ def _lifted(stage: SessionStage, arrived: SessionInput, limits: SessionLimits, b
 
 @dataclass(frozen=True)
 class SessionTable:
-    """Some sessions, or pieces of them; shapes (n_sessions,).
+    """Some sessions, or pieces of them; shapes (n_sessions,)."""
 
-    Attributes
-    ----------
-    key, first, end
-        Index of each one's key, first event time, and end.
-    revision
-        Number of the version that it is.
-    part
-        What holds it: below the number of fragments a fragment, from there on a node. Empty if nothing does.
-    """
-
+    #: Index of each one's key, first event time, and end.
     key: Ints
     first: Ints
     end: Ints
-    revision: Ints
-    part: Ints
+    revision: Ints  #: Number of the version that it is.
+    part: Ints  #: What holds it: below the number of fragments a fragment, from there on a node. Empty if nothing does.
 
     @classmethod
     def of(cls, rows: Ints, part_of: Ints) -> Self:
@@ -349,32 +292,20 @@ class SessionTable:
 
 @dataclass(frozen=True)
 class MergedSessions:
-    """The sessions that fragments make.
-
-    Attributes
-    ----------
-    shown, kept
-        The versions that the batch shows, and what it stores: with new rows, or other bounds than before. A session that is kept ends a
-        gap after its last event.
-    retracted
-        Versions that were shown, and whose session has other bounds since; each is of the revision that retracts it, and has no part.
-    gone
-        Mask of the kept ones that are closed: they supersede what is stored of them.
-    node_offsets, members
-        Node k combines the parts ``members[node_offsets[k]:node_offsets[k + 1]]``.
-    refused
-        Numbers of the rows that came too late.
-    """
+    """The sessions that fragments make."""
 
     stage: SessionStage
     fragments: Fragments
-    shown: SessionTable
+    shown: SessionTable  #: The versions that the batch shows.
+    #: Versions that were shown, and whose session has other bounds since; each is of the revision that retracts it, and has no part.
     retracted: SessionTable
+    #: What the batch stores: with new rows, or other bounds than before. A session that is kept ends a gap after its last event.
     kept: SessionTable
-    gone: Bools
+    gone: Bools  #: Mask of the kept ones that are closed: they supersede what is stored of them.
+    #: Node k combines the parts ``members[node_offsets[k]:node_offsets[k + 1]]``.
     node_offsets: Ints
     members: Ints
-    refused: Ints
+    refused: Ints  #: Numbers of the rows that came too late.
 
     def results(self, name: str) -> pa.Table:
         """The result rows of the window ``name``."""

@@ -74,32 +74,21 @@ def nulled(values: Ints, null: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class SlicePartials:
-    """Partials sorted by key index and start; one element or row per partial.
+    """Partials sorted by key index and start; one element or row per partial."""
 
-    Attributes
-    ----------
-    keys, starts, closed
-        Key index; start of the slice or node; the instant after which windows must end to count it. int64, shapes (n,).
-    ints, floats, objects
-        Shapes (n, number of columns).
-    before
-        Of late rows that revise windows, the spans of their key before the first of them arrived: for each window that shows empty ones the
-        starts of the first and last slice. The first is after the last where nothing was counted before. int64, shape (n, 2 · n_windows).
-    reaching
-        1 for partials of events that began before their slice and last into it, else 0; int64, shape (n,).
-    arrivals
-        Moment at which late rows that revise windows arrived, ``IN_TIME`` for others; int64, shape (n,).
-    """
-
+    #: Key index; start of the slice or node; the instant after which windows must end to count it. int64, shapes (n,).
     keys: Ints
     starts: Ints
     closed: Ints
+    #: Shapes (n, number of columns).
     ints: Ints
     floats: Floats
     objects: Objects
+    #: Of late rows that revise windows, the spans of their key before the first of them arrived: for each window that shows empty ones the
+    #: starts of the first and last slice. The first is after the last where nothing was counted before. int64, shape (n, 2 · n_windows).
     before: Ints
-    reaching: Ints
-    arrivals: Ints
+    reaching: Ints  #: 1 for partials of events that began before their slice and last into it, else 0; int64, shape (n,).
+    arrivals: Ints  #: Moment at which late rows that revise windows arrived, ``IN_TIME`` for others; int64, shape (n,).
 
     @classmethod
     def of_one_key(cls, starts: Ints, closed: Ints, reaching: Ints) -> Self:

@@ -104,33 +104,21 @@ def number_of_nodes(rows: pa.Table) -> int:
 
 @dataclass(frozen=True)
 class SliceStage:
-    """Settings for lifting a pipeline's rows into slices; small and picklable.
-
-    Attributes
-    ----------
-    schema
-        Columns of a slice: the keys, ``SLICE``, ``LEVEL`` if nodes are stored, ``REACHING`` for interval events, ``CLOSED``, ``ARRIVAL`` if
-        late rows bring revisions, ``BATCH``, the partials.
-    check
-        Verifies slices read from the state; none if there is no state.
-    revises
-        Whether late rows bring revisions. If so, those that arrived together are lifted into partials of their own, with their ``ARRIVAL``.
-    known
-        Names of the windows with ``empty: emit``. The schema has the columns of their :mod:`.known_spans`.
-    intervals
-        How interval events are lifted; null if events are points.
-    """
+    """Settings for lifting a pipeline's rows into slices; small and picklable."""
 
     keys: tuple[str, ...]
     ties: tuple[str, ...]
     layout: Layout
     edges: Edges
     batch: int
+    #: Columns of a slice: the keys, ``SLICE``, ``LEVEL`` if nodes are stored, ``REACHING`` for interval events, ``CLOSED``, ``ARRIVAL`` if
+    #: late rows bring revisions, ``BATCH``, the partials.
     schema: pa.Schema
-    check: RowCheck | None = None
+    check: RowCheck | None = None  #: Verifies slices read from the state; none if there is no state.
+    #: Whether late rows bring revisions. If so, those that arrived together are lifted into partials of their own, with their ``ARRIVAL``.
     revises: bool = False
-    known: tuple[str, ...] = ()
-    intervals: IntervalLifting | None = None
+    known: tuple[str, ...] = ()  #: Names of the windows with ``empty: emit``. The schema has the columns of their :mod:`.known_spans`.
+    intervals: IntervalLifting | None = None  #: How interval events are lifted; null if events are points.
 
     @cached_property
     def lifted_schema(self) -> pa.Schema:
@@ -162,88 +150,51 @@ class SliceStage:
 
 @dataclass(frozen=True)
 class Sliced:
-    """Slices that were lifted, or read from the state, together.
+    """Slices that were lifted, or read from the state, together."""
 
-    Attributes
-    ----------
-    slices
-        A row each, in order of (key, start), or as they were stored.
-    rows, late
-        Number of rows lifted into them, and of late ones among those.
-    missed
-        For each grid, the number of rows, lifted or not, that came too late for one of its windows; empty if none is late.
-    """
-
-    slices: pa.Table
+    slices: pa.Table  #: A row each, in order of (key, start), or as they were stored.
+    #: Number of rows lifted into them, and of late ones among those.
     rows: int = 0
     late: int = 0
+    #: For each grid, the number of rows, lifted or not, that came too late for one of its windows; empty if none is late.
     missed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class NodeStage:
-    """Settings for the nodes that a batch stores; small and picklable.
-
-    Attributes
-    ----------
-    before, through
-        Instants through which windows had been emitted before this batch, and are with it.
-    closed_before, closed_through
-        Instants through which windows had been closed before this batch, and are with it.
-    """
+    """Settings for the nodes that a batch stores; small and picklable."""
 
     nodes: Nodes
+    #: Instants through which windows had been emitted before this batch, and are with it.
     before: int
     through: int
+    #: Instants through which windows had been closed before this batch, and are with it.
     closed_before: int
     closed_through: int
 
 
 @dataclass(frozen=True)
 class Revising:
-    """Settings for the revisions that a batch's late rows bring; small and picklable.
+    """Settings for the revisions that a batch's late rows bring; small and picklable."""
 
-    Attributes
-    ----------
-    lateness
-        How long windows take rows after they are shown, in ticks of the axis.
-    after
-        Only windows that end after this instant are revised.
-    """
-
-    lateness: int
-    after: int
+    lateness: int  #: How long windows take rows after they are shown, in ticks of the axis.
+    after: int  #: Only windows that end after this instant are revised.
 
 
 @dataclass(frozen=True)
 class WindowStage:
-    """Settings for combining slices into result rows; small and picklable.
-
-    Attributes
-    ----------
-    after, through
-        The batch emits the windows that end in (after, through], as far as rows came in time for them.
-    keep_from
-        The state keeps the batch's slices that start at or after this instant; null for none.
-    schema
-        Columns of a result row.
-    nodes
-        Nodes that the state keeps in addition to slices; null for none.
-    revising
-        How late rows revise windows that end at or before ``through``; null if they revise none.
-    continues
-        Whether earlier batches emitted the windows that end at or before ``after``; if not, no batch emits them.
-    """
+    """Settings for combining slices into result rows; small and picklable."""
 
     slices: SliceStage
     grids: tuple[tuple[str, WindowGrid], ...]
+    #: The batch emits the windows that end in (after, through], as far as rows came in time for them.
     after: int
     through: int
-    keep_from: int | None
-    schema: pa.Schema
-    nodes: NodeStage | None = None
-    revising: Revising | None = None
-    continues: bool = False
+    keep_from: int | None  #: The state keeps the batch's slices that start at or after this instant; null for none.
+    schema: pa.Schema  #: Columns of a result row.
+    nodes: NodeStage | None = None  #: Nodes that the state keeps in addition to slices; null for none.
+    revising: Revising | None = None  #: How late rows revise windows that end at or before ``through``; null if they revise none.
+    continues: bool = False  #: Whether earlier batches emitted the windows that end at or before ``after``; if not, no batch emits them.
 
     @cached_property
     def hopping(self) -> Sequence[Grid] | None:

@@ -20,17 +20,11 @@ _Fields = Mapping[str, StoredField]
 
 @dataclass(frozen=True, slots=True)
 class WiderPartials:
-    """How partials of a narrower layout are read in a wider one of the same spec.
+    """How partials of a narrower layout are read in a wider one of the same spec."""
 
-    Attributes
-    ----------
-    same
-        For each column of the wider layout, that of the narrower one which holds the same, maybe in a narrower type.
-    sums
-        Columns, by role, of sums that are of floats or decimals now, each with those in which they were of whole numbers.
-    """
-
+    #: For each column of the wider layout, that of the narrower one which holds the same, maybe in a narrower type.
     same: Mapping[str, str]
+    #: Columns, by role, of sums that are of floats or decimals now, each with those in which they were of whole numbers.
     sums: Sequence[tuple[_Fields, _Fields]]
 
     @classmethod

@@ -26,32 +26,17 @@ from windowmill.windowing.watermark import AFTER, BEFORE
 
 
 class SessionLimits(NamedTuple):
-    """Limits of a session, in ticks of the axis.
+    """Limits of a session, in ticks of the axis."""
 
-    Attributes
-    ----------
-    gap
-        Longest pause between two rows of a session.
-    longest
-        A session is split at a row that begins this long after its first row; ``AFTER`` for never.
-    """
-
-    gap: int
-    longest: int
+    gap: int  #: Longest pause between two rows of a session.
+    longest: int  #: A session is split at a row that begins this long after its first row; ``AFTER`` for never.
 
 
 class ClosedSessions(NamedTuple):
-    """Closed sessions; functions pass their number separately.
+    """Closed sessions; functions pass their number separately."""
 
-    Attributes
-    ----------
-    owner
-        Session of each row, or −1; shape (n_rows,).
-    key, start, end
-        Columns of sessions; shapes (n_rows,), the greatest possible number of sessions.
-    """
-
-    owner: Ints
+    owner: Ints  #: Session of each row, or −1; shape (n_rows,).
+    #: Columns of sessions; shapes (n_rows,), the greatest possible number of sessions.
     key: Ints
     start: Ints
     end: Ints
@@ -271,40 +256,21 @@ class RowFlags(NamedTuple):
 
 
 class Fronts(NamedTuple):
-    """Progress of each key; shapes (n_keys,), updated in place.
+    """Progress of each key; shapes (n_keys,), updated in place."""
 
-    Attributes
-    ----------
-    begun
-        Start of the last closed window.
-    middle_end
-        End of the window at which the front of the key's two stacks was built; ``BEFORE`` for none.
-    """
-
-    begun: Ints
-    middle_end: Ints
+    begun: Ints  #: Start of the last closed window.
+    middle_end: Ints  #: End of the window at which the front of the key's two stacks was built; ``BEFORE`` for none.
 
 
 class ClosedWindows(NamedTuple):
-    """Closed windows and their groups.
+    """Closed windows and their groups."""
 
-    Attributes
-    ----------
-    windows
-        Key, group, start, end, lo and hi of each window; shape (n_rows, 6), because each window begins at a row of its own.
-    member_offsets
-        Offsets of each window's listed rows; shape (n_rows + 1,).
-    middles, lasting
-        For each group, the previous end of its front, and whether the group is its key's last one; shapes (n_rows,).
-    lengths
-        ``WINDOWS``, ``GROUPS``, ``LENGTH`` and ``LISTED``.
-    """
-
-    windows: Ints
-    member_offsets: Ints
+    windows: Ints  #: Key, group, start, end, lo and hi of each window; shape (n_rows, 6), because each window begins at a row of its own.
+    member_offsets: Ints  #: Offsets of each window's listed rows; shape (n_rows + 1,).
+    #: For each group, the previous end of its front, and whether the group is its key's last one; shapes (n_rows,).
     middles: Ints
     lasting: Ints
-    lengths: Ints
+    lengths: Ints  #: ``WINDOWS``, ``GROUPS``, ``LENGTH`` and ``LISTED``.
 
 
 @njit

@@ -68,21 +68,12 @@ class StoredObject:
     """A column of stored partials that are Python objects, as bytes.
 
     Aggregates that lift and combine in the same way share it: all quantiles of a column.
-
-    Attributes
-    ----------
-    types
-        Types of its argument columns, as :func:`.value_types` names them.
-    ordered
-        Whether partials hold the positions of their rows in (time, tie_break) order.
-    results
-        Name and spec of each aggregate that shares the column.
     """
 
     name: str
-    types: tuple[str, ...]
-    ordered: bool
-    results: tuple[tuple[str, AggregateSpec], ...]
+    types: tuple[str, ...]  #: Types of its argument columns, as :func:`.value_types` names them.
+    ordered: bool  #: Whether partials hold the positions of their rows in (time, tie_break) order.
+    results: tuple[tuple[str, AggregateSpec], ...]  #: Name and spec of each aggregate that shares the column.
 
     @property
     def spec(self) -> AggregateSpec:
@@ -108,23 +99,13 @@ class Result:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the partials of a pipeline are stored, combined and lowered; a function of the spec and the source's column types.
-
-    Attributes
-    ----------
-    fields
-        Columns of stored partials that are numbers or picked values; none where leaves are rows.
-    objects
-        Columns of stored partials that are Python objects; none where leaves are rows.
-    of_rows
-        Whether a leaf is a row of one table sorted by key and (time, tie_break, arrival), not a stored partial.
-    """
+    """How the partials of a pipeline are stored, combined and lowered; a function of the spec and the source's column types."""
 
     atoms: tuple[Atom, ...]
-    fields: tuple[StoredField, ...]
+    fields: tuple[StoredField, ...]  #: Columns of stored partials that are numbers or picked values; none where leaves are rows.
     results: tuple[Result, ...]
-    of_rows: bool = False
-    objects: tuple[StoredObject, ...] = ()
+    of_rows: bool = False  #: Whether a leaf is a row of one table sorted by key and (time, tie_break, arrival), not a stored partial.
+    objects: tuple[StoredObject, ...] = ()  #: Columns of stored partials that are Python objects; none where leaves are rows.
 
     @classmethod
     def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Layout:

@@ -105,21 +105,13 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Partials:
-    """Partials in the arenas, a row each.
-
-    Attributes
-    ----------
-    program
-        As of :meth:`.Layout.program`.
-    table
-        The rows that partials point into.
-    """
+    """Partials in the arenas, a row each."""
 
     layout: Layout
-    program: Ints
+    program: Ints  #: As of :meth:`.Layout.program`.
     ints: Ints
     floats: Floats
-    table: pa.Table
+    table: pa.Table  #: The rows that partials point into.
 
     def ints_of(self, atom: int) -> Ints:
         """The int columns of an atom of the layout."""

@@ -11,22 +11,13 @@ from windowmill.windowing.kernels.compilation import helper
 
 
 class Rows(NamedTuple):
-    """Live rows of all keys, sorted by key, time, tie-break and arrival; times in ticks of the axis.
+    """Live rows of all keys, sorted by key, time, tie-break and arrival; times in ticks of the axis."""
 
-    Attributes
-    ----------
-    offsets
-        Key k's rows are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    time, stop
-        Start and end of each row; shape (n_rows,).
-    moment
-        Moment at which each row arrived, ascending over all batches; equal for rows that arrived together. Shape (n_rows,).
-    """
-
-    offsets: Ints
+    offsets: Ints  #: Key k's rows are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
+    #: Start and end of each row; shape (n_rows,).
     time: Ints
     stop: Ints
-    moment: Ints
+    moment: Ints  #: Moment at which each row arrived, ascending over all batches; equal for rows that arrived together. Shape (n_rows,).
 
 
 @helper

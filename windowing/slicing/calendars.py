@@ -149,14 +149,9 @@ class Steps:
 
 @dataclass(frozen=True)
 class Listing:
-    """Windows in order of ends, then of starts.
+    """Windows in order of ends, then of starts."""
 
-    Attributes
-    ----------
-    starts, ends
-        Bounds of each window; int64, shapes (n_windows,).
-    """
-
+    #: Bounds of each window; int64, shapes (n_windows,).
     starts: Ints
     ends: Ints
 

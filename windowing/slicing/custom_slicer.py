@@ -33,25 +33,15 @@ OWN_PREFIX = "_ "
 
 @dataclass
 class FunctionProgress:
-    """Progress of a user's function on one key.
+    """Progress of a user's function on one key."""
 
-    Attributes
-    ----------
-    state
-        The function's own state.
-    rows, begun
-        Number of rows it has taken, and of windows that have begun.
-    chains
-        For each chain, the first row of its latest window and the end of the front of its two stacks (−1 for none).
-    open
-        First row of each open window, by number.
-    """
-
-    state: Any = None
+    state: Any = None  #: The function's own state.
+    #: Number of rows it has taken, and of windows that have begun.
     rows: int = 0
     begun: int = 0
+    #: For each chain, the first row of its latest window and the end of the front of its two stacks (−1 for none).
     chains: list[tuple[int, int]] = field(default_factory=list)
-    open: dict[int, int] = field(default_factory=dict)
+    open: dict[int, int] = field(default_factory=dict)  #: First row of each open window, by number.
 
     def feed(self, function: WindowFunction, columns: Mapping[str, Any], time: int) -> list[tuple[int, int]]:
         """Call ``function`` with one row; returns number and first row of each window that ends after it."""

@@ -298,20 +298,13 @@ class Edges:
     (period, phase) is a sequence of edges phase + k·period. There are fewer slices than panes of width gcd(size, hop) whenever size is
     not a multiple of hop.
 
-    Attributes
-    ----------
-    sequences
-        The sequences of edges, each once.
-    listed
-        The grids whose edges are no such sequences.
-
     References
     ----------
     Krishnamurthy, Wu and Franklin (2006), On-the-fly sharing for streamed aggregation, section 3 (paired windows).
     """
 
-    sequences: tuple[tuple[int, int], ...]
-    listed: tuple[ListedGrid, ...] = ()
+    sequences: tuple[tuple[int, int], ...]  #: The sequences of edges, each once.
+    listed: tuple[ListedGrid, ...] = ()  #: The grids whose edges are no such sequences.
 
     @classmethod
     def of(cls, grids: Iterable[WindowGrid]) -> Edges:

@@ -32,31 +32,20 @@ _NONE = np.empty(0, np.int64)
 
 
 class Triggers(NamedTuple):
-    """The triggers that fired in a batch, key by key in order of firing; int64, shapes (n_triggers,) but for ``removed``.
+    """The triggers that fired in a batch, key by key in order of firing; int64, shapes (n_triggers,) but for ``removed``."""
 
-    Attributes
-    ----------
-    key
-        Index of the key.
-    start, end, number
-        Bounds of the window that is shown, and the trigger's number.
-    lo, hi
-        The window holds tuples lo:hi, without those that deltas have removed.
-    gone_from, gone_to
-        ``removed[gone_from:gone_to]`` were removed since the previous trigger.
-    removed
-        The tuples that deltas have removed, in order of removal; shape (n_removed,).
-    """
-
-    key: Ints
+    key: Ints  #: Index of the key.
+    #: Bounds of the window that is shown, and the trigger's number.
     start: Ints
     end: Ints
     number: Ints
+    #: The window holds tuples lo:hi, without those that deltas have removed.
     lo: Ints
     hi: Ints
+    #: ``removed[gone_from:gone_to]`` were removed since the previous trigger.
     gone_from: Ints
     gone_to: Ints
-    removed: Ints
+    removed: Ints  #: The tuples that deltas have removed, in order of removal; shape (n_removed,).
 
 
 class PolicySettings:

@@ -47,18 +47,10 @@ class LeafTimes:
 
 
 class Replay(Protocol):
-    """The windows of one key over the rows accepted so far.
+    """The windows of one key over the rows accepted so far."""
 
-    Attributes
-    ----------
-    rows
-        Leaf indices of the rows that open windows may hold, ascending.
-    mark
-        Instant through which windows are closed; each shape defines it exactly.
-    """
-
-    rows: list[int]
-    mark: int
+    rows: list[int]  #: Leaf indices of the rows that open windows may hold, ascending.
+    mark: int  #: Instant through which windows are closed; each shape defines it exactly.
 
     def accept(self, row: int, closed: int) -> bool:
         """Add ``row`` if a window that would hold it is still open; returns whether it was added."""
