@@ -324,10 +324,7 @@ def _merged(stage: SliceStage, whole: _WholeKeys) -> _WholeSlices:
 def _with_new(stage: WindowStage, merged: _WholeSlices) -> tuple[Spans, _WholeSlices]:
     """The keys' spans with this batch, and ``merged`` with the spans before each late row.
 
-    Raises
-    ------
-    StateCorruptError
-        If stored spans are missing.
+    Raises ``StateCorruptError`` if stored spans are missing.
     """
     if not stage.slices.known:
         return merged.spans, merged

@@ -68,10 +68,7 @@ def with_checksum_column(schema: pa.Schema) -> pa.Schema:
 def verify_once(check: RowCheck | None, rows: pa.Table) -> None:
     """Verify rows that still have their checksums; rows that have been verified come without them.
 
-    Raises
-    ------
-    StateCorruptError
-        As :meth:`RowCheck.verify` does.
+    Raises ``StateCorruptError`` as :meth:`RowCheck.verify` does.
     """
     if check is not None and SUM in rows.column_names:
         check.verify(rows)
@@ -84,13 +81,7 @@ class RowCheck:
     table: str
 
     def verify(self, rows: pa.Table) -> None:
-        """Compare each row with its checksum.
-
-        Raises
-        ------
-        StateCorruptError
-            If a row differs from what was written, or lacks a checksum.
-        """
+        """Compare each row with its checksum. Raises ``StateCorruptError`` if a row differs from what was written, or lacks a checksum."""
         if not rows.num_rows:
             return
         wrong = pc.fill_null(pc.not_equal(rows.column(SUM), row_checksums(rows)), True)

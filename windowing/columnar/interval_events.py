@@ -139,10 +139,7 @@ class IntervalLifting:
     def most_partials(self, rows: pa.Table) -> Ints:
         """Upper bound on the number of partials in which each event of ``rows`` counts.
 
-        Raises
-        ------
-        LimitExceededError
-            If an event is in too many windows.
+        Raises ``LimitExceededError`` if an event is in too many windows.
         """
         time, stop = spans_of(rows)
         for window in self.windows if len(time) else ():

@@ -88,6 +88,8 @@ class LogTableOfWindow:
 class StateLog:
     """The log of one pipeline.
 
+    Raises ``SpecError`` if two columns of the log would have the same name.
+
     Parameters
     ----------
     types
@@ -104,11 +106,6 @@ class StateLog:
         Schema of an entry.
     tables
         Tables of the windows' state, in order of the windows.
-
-    Raises
-    ------
-    SpecError
-        If two columns of the log would have the same name.
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str], *, shared: bool = False) -> None:
@@ -179,10 +176,7 @@ class StateLog:
     def read(self, entries: pa.Table) -> StoredKeys:
         """The state that ``entries`` describe: all entries of some keys, in any order. O(n log n) in entries.
 
-        Raises
-        ------
-        StateError
-            If a key has rows but no entry of its own.
+        Raises ``StateError`` if a key has rows but no entry of its own.
         """
         if not entries.num_rows:
             return StoredKeys()
@@ -419,13 +413,7 @@ class KeyedWindows:
         return tables
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
-        """Continue from the tables of :meth:`snapshot`.
-
-        Raises
-        ------
-        StateError
-            If a table is missing.
-        """
+        """Continue from the tables of :meth:`snapshot`. Raises ``StateError`` if a table is missing."""
         missing = {"rows", "keys"} - set(tables)
         if missing:
             raise StateError(f"state: table {min(missing)!r} is missing; rebuild the state from the source")

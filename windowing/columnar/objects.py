@@ -74,10 +74,7 @@ class _List(list[Any]):
 def encode(partial: tuple[Any, ...], aggregate: str) -> bytes:
     """``partial`` as bytes; ``aggregate`` names its aggregate in messages.
 
-    Raises
-    ------
-    SpecError
-        If the partial is not plain data.
+    Raises ``SpecError`` if the partial is not plain data.
 
     Examples
     --------
@@ -97,10 +94,7 @@ def encode(partial: tuple[Any, ...], aggregate: str) -> bytes:
 def decode(data: bytes) -> tuple[Any, ...]:
     """The partial that :func:`encode` was given.
 
-    Raises
-    ------
-    StateCorruptError
-        If the bytes are no partial, of another version, or damaged.
+    Raises ``StateCorruptError`` if the bytes are no partial, of another version, or damaged.
     """
     if len(data) < _HEADER.size:
         raise StateCorruptError(f"a partial of {len(data)} bytes is shorter than its header of {_HEADER.size}")
@@ -369,10 +363,7 @@ class StoredObjects:
     def fold(self, partials: Objects, bounds: Ints) -> Objects:
         """Combine the partials of each run ``bounds[r]:bounds[r + 1]`` in order; O(n) combines.
 
-        Raises
-        ------
-        StateCorruptError
-            If one is damaged.
+        Raises ``StateCorruptError`` if one is damaged.
         """
         folded = partials[bounds[:-1]]
         for index, column in enumerate(self._columns):

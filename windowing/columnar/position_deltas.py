@@ -183,6 +183,8 @@ class Cover:
     def of(cls, nodes: NodePlaces, live: Ints, leaves: Bools, stop: Ints, total: Ints) -> Cover:
         """Of restored ``nodes``.
 
+        Raises ``StateCorruptError`` if nodes are missing.
+
         Parameters
         ----------
         live
@@ -191,11 +193,6 @@ class Cover:
             Mask of the nodes that may lose a tuple in the batch.
         stop, total
             For each key, the position after the last applied one, and the number of its live tuples.
-
-        Raises
-        ------
-        StateCorruptError
-            If nodes are missing.
         """
         split = np.flatnonzero(leaves & (nodes.level > 0))
         parent, parts = nodes.parents, nodes.at(split)

@@ -59,10 +59,8 @@ class StoredSequence:
     def of(cls, name: str, stored: pa.Table, codes: Ints, n_keys: int) -> StoredSequence:
         """Of ``stored``, the rows of the sequence ``name``; ``codes`` are the rows' key indices.
 
-        Raises
-        ------
-        StateCorruptError
-            If rows are missing: a batch that adds rows of a key also adds a ``key`` row, which counts the tuples that wait.
+        Raises ``StateCorruptError`` if rows are missing: a batch that adds rows of a key also adds a ``key`` row, which counts the tuples
+        that wait.
         """
         batch, found = int64_of(stored.column(BATCH).combine_chunks()), _rows_of(stored, name, KEY_ROW)
         found = found[np.lexsort((batch[found], codes[found]))]
@@ -271,6 +269,8 @@ class Demand:
     def of(cls, stage: PositionStage, entries: pa.Table, rows: pa.Table, codes: Ints, n_keys: int) -> Demand:
         """The demand of a batch with new ``rows``.
 
+        Raises ``StateCorruptError`` if rows are missing.
+
         Parameters
         ----------
         entries
@@ -279,11 +279,6 @@ class Demand:
             At least the times of the new rows.
         codes
             Key index of each of ``entries``, and then of ``rows``.
-
-        Raises
-        ------
-        StateCorruptError
-            If rows are missing.
         """
         codes, of_rows = codes[: len(entries)], codes[len(entries) :]
         active, chosen = np.bincount(of_rows, minlength=n_keys) > 0, np.zeros(len(codes), np.bool_)

@@ -167,15 +167,12 @@ class Forest:
     def covers(self, head: Ints, stop: Ints, evicted: Ints, limit: int) -> tuple[Ints, Ints, Ints, Ints]:
         """The nodes of each key's window [``head``, ``stop``), as :func:`~windowmill.windowing.kernels.flatfat.covers`.
 
+        Raises ``StateCorruptError`` if a node is not there.
+
         Returns
         -------
         tuple
             Offsets, and of each node its level, its first position, and the event time of the tuple there.
-
-        Raises
-        ------
-        StateCorruptError
-            If a node is not there.
         """
         offsets, places = covers(self._nodes, head, stop, evicted, limit)
         level = np.searchsorted(self._starts, _all_there(places), side="right") - 1
@@ -184,12 +181,8 @@ class Forest:
     def aggregate(self, windows: Windows) -> dict[str, Column]:
         """All aggregates of ``windows``, which hold the tuples at positions [lo, hi).
 
-        O(log n) combines a window; of objects that can be deducted, no more than tuples leave and enter.
-
-        Raises
-        ------
-        StateCorruptError
-            If a node is not there.
+        O(log n) combines a window; of objects that can be deducted, no more than tuples leave and enter. Raises ``StateCorruptError`` if a
+        node is not there.
         """
         objects, stretch = self.stored_objects, (self._nodes, windows.key, windows.lo, windows.hi)
         offsets, places = stretches(*stretch)
@@ -246,6 +239,8 @@ def _all_there(places: Ints) -> Ints:
 class PositionState:
     """The columns of the state of one pipeline; a function of the spec and the source's column types.
 
+    Raises ``SpecError`` if two columns of the state would have the same name.
+
     Parameters
     ----------
     types
@@ -265,11 +260,6 @@ class PositionState:
         Schema of new rows: keys, the columns and conditions that windows and aggregates read, event time, number in order of arrival,
         ``CLOSED`` and ``LATE``. ``CLOSED`` is the instant through which windows were closed when the row arrived; null means the same as
         for the row before. ``LATE`` is whether the row arrived behind the watermark; null means no.
-
-    Raises
-    ------
-    SpecError
-        If two columns of the state would have the same name.
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Layout) -> None:

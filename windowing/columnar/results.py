@@ -85,10 +85,7 @@ def key_ranks(keys: pa.Table) -> Ints:
 def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
     """Arrow type of each aggregate, given the ``types`` of the source's columns.
 
-    Raises
-    ------
-    SpecError
-        If a column does not exist or has a type that the aggregate cannot take.
+    Raises ``SpecError`` if a column does not exist or has a type that the aggregate cannot take.
     """
     where = f"pipeline {pipeline.pipeline}: aggregates"
     result_type = {result.name: result.type for result in Layout.over_rows(pipeline.aggregates, types, where).results}
@@ -170,10 +167,7 @@ def _cells(field: pa.Field, chunk: Chunk, pipeline: Pipeline, keys: pa.Table, ba
 def typed(name: str, column: Column, kind: pa.DataType, *, as_json: bool) -> pa.Array:
     """Results of the aggregate ``name`` as an array of the sink's ``kind``; ``as_json`` as :func:`gives_json` says.
 
-    Raises
-    ------
-    SpecError
-        If a user's aggregate gives results of another type than it declares.
+    Raises ``SpecError`` if a user's aggregate gives results of another type than it declares.
     """
     if not isinstance(column, list):
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column

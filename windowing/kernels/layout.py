@@ -111,10 +111,7 @@ class Layout:
     def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Layout:
         """Lay out ``pipeline`` over source columns of ``types``.
 
-        Raises
-        ------
-        SpecError
-            If a column does not exist or has a type that the aggregate cannot take.
+        Raises ``SpecError`` if a column does not exist or has a type that the aggregate cannot take.
         """
         where = f"pipeline {pipeline.pipeline}: aggregates"
         # How many rows a slice has is stored whether an aggregate asks for it or not.
@@ -136,10 +133,7 @@ class Layout:
     def over_rows(cls, aggregates: Mapping[str, AggregateSpec], types: Mapping[str, pa.DataType], where: str) -> Layout:
         """Lay out those of ``aggregates`` whose partials are numbers, where leaves are rows; ``where`` is their place, for messages.
 
-        Raises
-        ------
-        SpecError
-            As of :meth:`of`.
+        Raises ``SpecError`` as of :meth:`of`.
         """
         atoms, results = _atoms(aggregates, types, where)
         return cls(atoms, (), results, of_rows=True)
@@ -269,13 +263,9 @@ def _stored_objects(pipeline: Pipeline, types: Mapping[str, pa.DataType], where:
 def label_atoms(atoms: Sequence[Atom | ObjectAtom], roles: Sequence[Sequence[str]], keys: Sequence[str]) -> list[str]:
     """The name of each atom among the columns of the state; the same whatever the order of ``atoms``.
 
-    It says what the atom holds, as in ``sum_float_delay``. Atoms that would share a column with one another or with a key (columns
-    ``a.b`` and ``a_b``, or two conditions) each get a digest of what they hold behind it.
-
-    Raises
-    ------
-    SpecError
-        If two columns of the state have one name even so.
+    It says what the atom holds, as in ``sum_float_delay``. Atoms that would share a column with one another or with a key (columns ``a.b``
+    and ``a_b``, or two conditions) each get a digest of what they hold behind it. Raises ``SpecError`` if two columns of the state have one
+    name even so.
     """
     plain = [_plain_label(atom) for atom in atoms]
     # Spark's column names are case-insensitive; windowmill's own begin with an underscore.

@@ -66,10 +66,7 @@ def shifted(instant: int, months: int, days: int, zone: ZoneInfo) -> int:
 def origin_of(origin: datetime | int | None, step: Duration, zone: ZoneInfo, integer_axis: bool) -> int:
     """The instant from which steps are counted; by default 1970 on the zone's wall clock for calendar steps, else 1970 in UTC.
 
-    Raises
-    ------
-    SpecError
-        For an instant on an integer axis, or an integer on an axis of instants.
+    Raises ``SpecError`` for an instant on an integer axis, or an integer on an axis of instants.
     """
     if origin is None:
         return to_us(datetime(1970, 1, 1, tzinfo=zone)) if step.is_calendar else 0

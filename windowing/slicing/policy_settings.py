@@ -135,15 +135,12 @@ class PolicySettings:
     def run(self, listed: Ints, tuples: kernel.Tuples, keys: kernel.KeyStates, clock: Clock, whole: tuple[bool, bool]) -> Triggers:
         """Apply ``tuples`` to ``keys``, in place; returns the triggers that fire.
 
+        Raises ``WindowmillError`` if a key has too many due ticks, or the batch too many triggers.
+
         Parameters
         ----------
         whole
             Whether the columns of the eviction's and of the trigger's delta hold integers.
-
-        Raises
-        ------
-        WindowmillError
-            If a key has too many due ticks, or the batch too many triggers.
         """
         by = [_difference(policy.delta if policy is not None else None) for policy in (self.evict, self.trigger)]
         rules = kernel.Rules(
