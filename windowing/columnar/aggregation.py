@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.objects import ObjectColumn
 from windowmill.windowing.columnar.results import Column
+from windowmill.windowing.columnar.slice_partials import combine_numbers
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import condition_column, float64_of, int64_of, lift, valid_of
 from windowmill.windowing.kernels.recipes import lower
-from windowmill.windowing.kernels.two_stacks import add_members, clipped_means, fifo_ranges, flips_of
+from windowmill.windowing.kernels.two_stacks import clipped_means, flips_of
 from windowmill.windowing.slicing.leaves import Leaves, Windows
 from windowmill.windowing.spec import Pipeline
 
@@ -28,7 +28,6 @@ class Aggregation:
         aggregates = pipeline.aggregates
         self.names = list(aggregates)
         self.layout = Layout.over_rows(aggregates, types, f"pipeline {pipeline.pipeline}: aggregates")
-        self.program = self.layout.program()
         self.clipped = {name: spec for name, spec in aggregates.items() if spec.declaration.partial == "none"}
         objects = {name: spec for name, spec in aggregates.items() if spec.declaration.partial == "objects"}
         self.objects = {name: ObjectColumn(spec, [types[column] for column in spec.columns]) for name, spec in objects.items()}
@@ -51,17 +50,12 @@ class LeafPartials:
 
     def combine(self, windows: Windows) -> tuple[dict[str, Column], Ints]:
         """Compute all aggregates of each window; also returns the flips of :func:`~windowmill.windowing.kernels.two_stacks.flips_of`."""
-        aggregation, ranges = self.aggregation, (windows.group_offsets, windows.lo, windows.hi, windows.middles)
-        out_ints = np.empty((len(windows), self.ints.shape[1]), np.int64)
-        out_floats = np.empty((len(windows), self.floats.shape[1]), np.float64)
-        given, out = (aggregation.program, self.ints, self.floats), (out_ints, out_floats)
-        fifo_ranges(*given, windows.sequence, *ranges, *out)
-        if len(windows.members):
-            add_members(*given, windows.member_offsets, windows.members, windows.continues, *out)
-        found: dict[str, Column] = dict(lower(aggregation.layout, out_ints, out_floats, self.leaves.table))
+        aggregation, layout = self.aggregation, self.aggregation.layout
+        found: dict[str, Column] = dict(lower(layout, *combine_numbers(layout, self.ints, self.floats, windows), self.leaves.table))
         found |= {name: self._clipped(spec, windows) for name, spec in aggregation.clipped.items()}
         found |= {name: column.compute(self.objects[name], windows) for name, column in aggregation.objects.items()}
-        return {name: found[name] for name in aggregation.names}, flips_of(*ranges)
+        flips = flips_of(windows.group_offsets, windows.lo, windows.hi, windows.middles)
+        return {name: found[name] for name in aggregation.names}, flips
 
     def _clipped(self, spec: AggregateSpec, windows: Windows) -> pa.Array:
         table, leaves = self.leaves.table, self.leaves

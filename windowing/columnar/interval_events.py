@@ -16,8 +16,9 @@ crosses has a partial of the first family, which has the event's weight there an
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
@@ -57,15 +58,15 @@ class Crossings:
 
     def most_within(self, time: Ints, stop: Ints) -> Ints:
         """Upper bound on the number of instants within each span (time, stop); shape (n_spans,)."""
-        return np.asarray(np.sum([count for _, count in self._runs(time, stop)], axis=0, dtype=np.int64))
+        return np.asarray(np.sum([count for _, _, count in self._runs(time, stop)], axis=0, dtype=np.int64))
 
     def within(self, time: Ints, stop: Ints) -> tuple[Ints, Ints]:
         """The instants within each span (time, stop), without its ends: index of the span, instant; ascending. Each pair once."""
         spans, instants = [], []
-        for at, count in self._runs(time, stop):
+        for instant_at, first, count in self._runs(time, stop):
             span, nth = each_of(count)
             spans.append(span)
-            instants.append(at(span, nth))
+            instants.append(instant_at(first[span] + nth))
         span, instant = np.concatenate(spans), np.concatenate(instants)
         if len(spans) == 1:
             return span, instant
@@ -74,51 +75,24 @@ class Crossings:
         new = np.append(True, (span[1:] != span[:-1]) | (instant[1:] != instant[:-1]))[: len(span)]
         return span[new], instant[new]
 
-    def _runs(self, time: Ints, stop: Ints) -> Iterator[tuple[_At, Ints]]:
-        """For each sequence and list: the instants by span and place within it, and how many there are in each span."""
+    def _runs(self, time: Ints, stop: Ints) -> Iterator[tuple[Callable[[Ints], Ints], Ints, Ints]]:
+        """For each sequence and list: its instants by place, the place of the first one within each span, and how many there are in it."""
         for period, phase in self.sequences:
             first = (time - phase) // period + 1
-            yield _InSequence(period, phase, first), np.maximum((stop - 1 - phase) // period - first + 1, 0)
+            count = np.maximum((stop - 1 - phase) // period - first + 1, 0)
+            yield partial(_instant_of, period, phase), first, count
         for grid in self.listed:
             known = grid.starts_over(time, stop) if self.of_starts else grid.edges_over(time, stop)
             first = np.searchsorted(known, time, side="right")
-            yield _InList(known, first), np.maximum(np.searchsorted(known, stop, side="left") - first, 0)
+            yield known.__getitem__, first, np.maximum(np.searchsorted(known, stop, side="left") - first, 0)
 
 
-@dataclass(frozen=True)
-class _InSequence:
-    period: int
-    phase: int
-    first: Ints
-
-    def __call__(self, span: Ints, nth: Ints) -> Ints:
-        return self.phase + (self.first[span] + nth) * self.period
-
-
-@dataclass(frozen=True)
-class _InList:
-    known: Ints
-    first: Ints
-
-    def __call__(self, span: Ints, nth: Ints) -> Ints:
-        return np.asarray(self.known[self.first[span] + nth])
-
-
-_At = _InSequence | _InList
+def _instant_of(period: int, phase: int, place: Ints) -> Ints:
+    return phase + place * period
 
 
 #: Number of partials of events that are lifted together; as many as rows of points.
 _CHUNK_PARTIALS = 1_000_000
-
-
-@dataclass(frozen=True)
-class SliceEvents:
-    """Events in slices: a row for each partial in which an event counts, still to be lifted."""
-
-    rows: pa.Table  #: The columns of the event; where an aggregate weighs by time also ``WEIGHT`` and ``WHOLE``.
-    starts: Ints  #: Start of the slice.
-    reaching: Ints  #: 1 if the event reaches into the slice, 0 if it begins in it or crosses it.
-    reached: Ints  #: Of the partial of a late event where it begins, the start of the event's last partial; of others, their own start.
 
 
 @dataclass(frozen=True)
@@ -156,10 +130,17 @@ class IntervalLifting:
         for first, last in pairwise(bounds):
             yield rows.slice(first, last - first)
 
-    def lift(self, rows: pa.Table) -> SliceEvents:
-        """The partials of the events of ``rows``; those of one slice in the order of ``rows``. O(n log n) in partials.
+    def lift(self, rows: pa.Table) -> tuple[pa.Table, Ints, Ints, Ints]:
+        """A row for each partial in which an event of ``rows`` counts; those of one slice in the order of ``rows``. O(n log n) in partials.
 
         First come the slices in which events begin, then those that they cross, then those into which they reach.
+
+        Returns
+        -------
+        tuple
+            The columns of the event, where an aggregate weighs by time also ``WEIGHT`` and ``WHOLE``; start of the slice; 1 if the event
+            reaches into the slice, 0 if it begins in it or crosses it; of the partial of a late event where it begins, the start of the
+            event's last partial, of others their own start.
         """
         time, stop = spans_of(rows)
         reaches, into = self.starts.within(time, stop)
@@ -179,7 +160,7 @@ class IntervalLifting:
         if self.crossed is not None:
             weight = np.append(_clipped(time, stop, crosses, at), np.zeros(len(reaches), np.int64))
             found = found.append_column(WHOLE, pa.array(begins | reaching)).append_column(WEIGHT, pa.array(weight, mask=reaching))
-        return SliceEvents(found, starts, reaching.astype(np.int64), reached)
+        return found, starts, reaching.astype(np.int64), reached
 
 
 def _without_marks(rows: pa.Table, closed: Ints, in_time: Bools) -> pa.Table:

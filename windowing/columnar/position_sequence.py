@@ -13,7 +13,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME
-from windowmill.windowing.columnar.objects import StoredObjects
 from windowmill.windowing.columnar.position_reads import WAITS, StoredSequence
 from windowmill.windowing.columnar.positions import (
     BASE,
@@ -37,7 +36,6 @@ from windowmill.windowing.columnar.rows import ROW_NUMBER, ROW_TIME
 from windowmill.windowing.columnar.slices import lifted_groups
 from windowmill.windowing.kernels import policies as kernel
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
-from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.policies import judge_tuples
 from windowmill.windowing.slicing.leaves import Leaves, Windows
 from windowmill.windowing.slicing.policy_settings import STATE, holds_integers, no_values, punctuation_of, values_of
@@ -47,16 +45,6 @@ from windowmill.windowing.watermark import AFTER, BEFORE, commits_of
 _CHUNK_WINDOWS = 200_000
 _NONE = np.empty(0, np.int64)
 _T = TypeVar("_T", bound=np.generic)
-
-
-@dataclass(frozen=True)
-class _LeafColumns:
-    """What lifting tuples to leaves needs; the keys are not copied into leaves."""
-
-    ties: tuple[str, ...]
-    layout: Layout
-    objects: StoredObjects
-    keys: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -209,8 +197,7 @@ class KeptSequence(PositionSequence):
         """The leaves of the tuples to apply, with the columns of :meth:`_node_schema`, and their key indices."""
         stage, tuples, fed = self._stage, self._tuples, self._fed
         rows = tuples.table.append_column(TIME, tuples.table.column(ROW_TIME))
-        lifting = _LeafColumns(stage.ties, stage.layout, stage.objects)
-        leaves = lifted_groups(lifting, rows, fed.rows, np.arange(len(fed.rows) + 1))
+        leaves = lifted_groups(stage.lifting, rows, fed.rows, np.arange(len(fed.rows) + 1))
         keys = tuples.key[fed.rows]
         leaves |= {NODE_LEVEL: pa.repeat(0, len(keys)), POSITION: pa.array(self._positions), FIRST: pa.array(tuples.time[fed.rows])}
         return pa.table([leaves[field.name].cast(field.type) for field in self._node_schema], schema=self._node_schema), keys

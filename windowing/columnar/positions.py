@@ -35,6 +35,7 @@ from windowmill.windowing.columnar.keyed import LIVE_PREFIX, label_of
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
 from windowmill.windowing.columnar.results import Column
 from windowmill.windowing.columnar.slice_partials import combine_numbers
+from windowmill.windowing.columnar.slices import LiftingStage
 from windowmill.windowing.errors import SpecError, StateCorruptError
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.flatfat import LEFT, MISSING, NodeColumns, covers, moves, places_of, stretches
@@ -375,9 +376,14 @@ class PositionStage:
         return self.state.texts
 
     @cached_property
+    def lifting(self) -> LiftingStage:
+        """Settings for lifting tuples into leaves, into which the keys are not copied."""
+        return LiftingStage((), self.ties, self.layout)
+
+    @property
     def objects(self) -> StoredObjects:
         """The partials that are Python objects."""
-        return StoredObjects(self.layout.objects)
+        return self.lifting.objects
 
     @cached_property
     def settings(self) -> Sequence[PolicySettings]:

@@ -30,7 +30,7 @@ marks them as gone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -40,10 +40,10 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, FIRST, GAP, LAST, LATE, NUMBER_OF, TIME
 from windowmill.windowing.columnar.hashes import RowCheck, verify_once
-from windowmill.windowing.columnar.objects import Objects, StoredObjects
+from windowmill.windowing.columnar.objects import Objects
 from windowmill.windowing.columnar.results import Advanced, gives_json, retraction, typed
 from windowmill.windowing.columnar.rows import ascending, codes_of, reordered
-from windowmill.windowing.columnar.slices import by_time, lifted_groups
+from windowmill.windowing.columnar.slices import LiftingStage, by_time, lifted_groups
 from windowmill.windowing.kernels import event_bounds
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.event_bounds import SessionLimits
@@ -88,12 +88,9 @@ def fragment_schema(keys: dict[str, pa.DataType], layout: Layout, *, revises: bo
 
 
 @dataclass(frozen=True)
-class SessionStage:
+class SessionStage(LiftingStage):
     """Settings for a batch of sessions; small and picklable."""
 
-    keys: tuple[str, ...]
-    ties: tuple[str, ...]
-    layout: Layout
     limits: tuple[tuple[str, SessionLimits], ...]  #: Name, and gap and greatest size of each session window of the spec.
     batch: int
     #: Instants through which windows are closed before and after the batch: no later row joins a session that ends before.
@@ -108,26 +105,11 @@ class SessionStage:
     results: pa.Schema  #: Columns of a result row.
     check: RowCheck | None = None  #: Verifies fragments read from the state; null if there is no state.
 
-    @property
-    def source_columns(self) -> Sequence[str]:
-        """Columns that the partials read."""
-        return self.layout.source_columns
-
-    @property
-    def conditions(self) -> Sequence[str]:
-        """Conditions under which rows count."""
-        return self.layout.conditions
-
     def own_columns(self, limits: SessionLimits, n: int) -> dict[str, pa.Array]:
         """The columns that ``n`` fragments of the batch have in common, of sessions with these ``limits``."""
         longest = None if limits.longest == AFTER else limits.longest
         own = {GAP: pa.repeat(limits.gap, n), BATCH: pa.repeat(self.batch, n)}
         return own | {LONGEST: pa.repeat(pa.scalar(longest, pa.int64()), n), GONE: pa.repeat(False, n)}
-
-    @cached_property
-    def objects(self) -> StoredObjects:
-        """The partials that are Python objects."""
-        return StoredObjects(self.layout.objects)
 
 
 def latest_fragments(fragments: pa.Table, codes: Ints, *, cut: bool = False) -> Ints:

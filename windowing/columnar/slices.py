@@ -59,22 +59,6 @@ CHUNK_SLICES = 200_000
 BATCH_ROWS = 200_000
 
 
-class Lifting(Protocol):
-    """The settings of a stage that lifting rows into partials needs, whether of slices or of sessions."""
-
-    @property
-    def keys(self) -> tuple[str, ...]: ...
-
-    @property
-    def ties(self) -> tuple[str, ...]: ...
-
-    @property
-    def layout(self) -> Layout: ...
-
-    @property
-    def objects(self) -> StoredObjects: ...
-
-
 class RowColumns(Protocol):
     """The settings of a stage that say which columns it reads of a row, in addition to event time, and what it makes of them.
 
@@ -103,12 +87,33 @@ def number_of_nodes(rows: pa.Table) -> int:
 
 
 @dataclass(frozen=True)
-class SliceStage:
-    """Settings for lifting a pipeline's rows into slices; small and picklable."""
+class LiftingStage:
+    """Settings for lifting rows into partials."""
 
     keys: tuple[str, ...]
     ties: tuple[str, ...]
     layout: Layout
+
+    @property
+    def source_columns(self) -> Sequence[str]:
+        """Columns that the partials read."""
+        return self.layout.source_columns
+
+    @property
+    def conditions(self) -> Sequence[str]:
+        """Conditions under which rows count."""
+        return self.layout.conditions
+
+    @cached_property
+    def objects(self) -> StoredObjects:
+        """The partials that are Python objects."""
+        return StoredObjects(self.layout.objects)
+
+
+@dataclass(frozen=True)
+class SliceStage(LiftingStage):
+    """Settings for lifting a pipeline's rows into slices; small and picklable."""
+
     edges: Edges
     batch: int
     #: Columns of a slice: the keys, ``SLICE``, ``LEVEL`` if nodes are stored, ``REACHING`` for interval events, ``CLOSED``, ``ARRIVAL`` if
@@ -126,21 +131,6 @@ class SliceStage:
         own = [ORDER] if self.revises and self.known else []
         own += [REACHED] if self.known and self.intervals is not None else []
         return pa.schema([*self.schema, *((name, pa.int64()) for name in own)])
-
-    @property
-    def source_columns(self) -> Sequence[str]:
-        """Columns that the partials read."""
-        return self.layout.source_columns
-
-    @property
-    def conditions(self) -> Sequence[str]:
-        """Conditions under which rows count."""
-        return self.layout.conditions
-
-    @cached_property
-    def objects(self) -> StoredObjects:
-        """The partials that are Python objects."""
-        return StoredObjects(self.layout.objects)
 
     @cached_property
     def stored_schema(self) -> pa.Schema:
@@ -280,8 +270,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> pa.Table:
     if stage.layout.ordered:
         rows = rows.take(pa.array(by_time(rows, stage.ties)))
     if stage.intervals is not None:
-        spread = stage.intervals.lift(rows)
-        rows, starts, reaching, reached = spread.rows, spread.starts, spread.reaching, spread.reached
+        rows, starts, reaching, reached = stage.intervals.lift(rows)
     else:
         starts, reaching = stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks())), np.zeros(rows.num_rows, np.int64)
         reached = starts
@@ -305,23 +294,20 @@ def _lift(stage: SliceStage, rows: pa.Table) -> pa.Table:
     return pa.table([columns[field.name].cast(field.type) for field in stage.lifted_schema], schema=stage.lifted_schema)
 
 
-def lifted_groups(stage: Lifting, rows: pa.Table, order: Ints, bounds: Ints) -> dict[str, pa.Array]:
+def lifted_groups(stage: LiftingStage, rows: pa.Table, order: Ints, bounds: Ints) -> dict[str, pa.Array]:
     """Lift groups of ``rows`` of one key each: group g has ``order[bounds[g]:bounds[g + 1]]``; returns columns of keys and partials."""
-    ordered = reordered(rows.select(_lifted_columns(stage)), order).combine_chunks()
-    ints, floats = lift_runs(stage.layout.lifting, ordered, bounds)
-    objects = stage.objects.lift(ordered, bounds, TIME, stage.ties)
-    first = pa.array(order[bounds[:-1]])
-    keys: dict[str, pa.Array] = {key: as_key(rows.column(key).combine_chunks().take(first)) for key in stage.keys}
-    return keys | stored(stage.layout, ints, floats, ordered, time=TIME, ties=stage.ties) | stage.objects.write(objects)
-
-
-def _lifted_columns(stage: Lifting) -> list[str]:
-    """Columns that the partials read; at least one, because a table without columns has no number of rows."""
     layout = stage.layout
     conditions = [condition_column(text) for text in layout.conditions]
     weighed = (WHOLE, WEIGHT) if layout.clips else ()
-    ordered = (TIME, *stage.ties) if layout.ordered else ()
-    return list(dict.fromkeys([*layout.source_columns, *conditions, *weighed, *ordered])) or [TIME]
+    placed = (TIME, *stage.ties) if layout.ordered else ()
+    # At least one column, because a table without columns has no number of rows.
+    names = list(dict.fromkeys([*layout.source_columns, *conditions, *weighed, *placed])) or [TIME]
+    ordered = reordered(rows.select(names), order).combine_chunks()
+    ints, floats = lift_runs(layout.lifting, ordered, bounds)
+    objects = stage.objects.lift(ordered, bounds, TIME, stage.ties)
+    first = pa.array(order[bounds[:-1]])
+    keys: dict[str, pa.Array] = {key: as_key(rows.column(key).combine_chunks().take(first)) for key in stage.keys}
+    return keys | stored(layout, ints, floats, ordered, time=TIME, ties=stage.ties) | stage.objects.write(objects)
 
 
 def by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
