@@ -72,16 +72,6 @@ from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
 
 
-@dataclass(frozen=True)
-class _WholeKeys:
-    """All slices of some keys; those of a key are in the order of the parts that hold them."""
-
-    of_key: Mapping[str, pa.Array]  #: Key columns by key index.
-    #: Slices without keys; key k's are ``offsets[k]:offsets[k + 1]``, int64, shape (n_keys + 1,).
-    slices: pa.Table
-    offsets: Ints
-
-
 def whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: SlicePartials, own: Bools) -> list[tuple[int, SlicePartials]]:
     """By level, the nodes that this batch completes, and increments for nodes completed before.
 
@@ -191,7 +181,7 @@ class Combined:
 
 def combined(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
     """Combine ``parts``, in their order, into windows and slices for the state; no key is split between results. O(n log n) in slices."""
-    return (_combine(stage, whole) for whole in _whole_keys(stage.slices, parts))
+    return (_combine(stage, *whole) for whole in _whole_keys(stage.slices, parts))
 
 
 def advanced(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Advanced]:
@@ -203,8 +193,11 @@ def advanced(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Advanced]:
     yield Advanced((), None, np.empty(0, np.int64), counts)
 
 
-def _whole_keys(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[_WholeKeys]:
-    """The slices of ``parts``, whose keys come in any order; no key is split between results. O(n) in slices."""
+def _whole_keys(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[tuple[Mapping[str, pa.Array], pa.Table, Ints]]:
+    """All slices of some keys at a time; those of a key are in the order of the ``parts`` that hold them. O(n) in slices.
+
+    Yields the key columns by key index; the slices without keys; and their offsets: key k's are ``offsets[k]:offsets[k + 1]``.
+    """
     if not parts:
         return
     table = pa.concat_tables([part.slices for part in parts]).combine_chunks()
@@ -215,11 +208,11 @@ def _whole_keys(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[_WholeKe
     for first, stop in pairwise(np.unique(np.append(cuts, n_keys)).tolist()):
         own, firsts = order[offsets[first] : offsets[stop]], pa.array(order[offsets[first:stop]])
         of_key = {key: table.column(key).combine_chunks().take(firsts) for key in stage.keys}
-        yield _WholeKeys(of_key, slices.take(pa.array(own)), offsets[first : stop + 1] - offsets[first])
+        yield of_key, slices.take(pa.array(own)), offsets[first : stop + 1] - offsets[first]
 
 
-def _combine(stage: WindowStage, whole: _WholeKeys) -> Combined:
-    merged = _merged(stage.slices, whole)
+def _combine(stage: WindowStage, of_key: Mapping[str, pa.Array], slices: pa.Table, offsets: Ints) -> Combined:
+    merged = _merged(stage.slices, of_key, slices, offsets)
     spans, merged = _with_new(stage, merged)
     windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
     own = merged.own
@@ -292,9 +285,9 @@ class _WholeSlices:
         return self.columns.decode(self.partials.objects)
 
 
-def _merged(stage: SliceStage, whole: _WholeKeys) -> _WholeSlices:
+def _merged(stage: SliceStage, of_key: Mapping[str, pa.Array], slices: pa.Table, offsets: Ints) -> _WholeSlices:
     layout = stage.layout
-    slices, offsets, spans = split_off(stage.known, whole.slices, whole.offsets)
+    slices, offsets, spans = split_off(stage.known, slices, offsets)
     starts, reaching, closed = int64_of(slices.column(SLICE).combine_chunks()), reaching_of(slices), closed_of(slices)
     batches, arrivals = int64_of(slices.column(BATCH).combine_chunks()), arrivals_of(slices)
     # Rows in time by batch, late ones by their moment, which is of one batch.
@@ -318,7 +311,7 @@ def _merged(stage: SliceStage, whole: _WholeKeys) -> _WholeSlices:
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
     index = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     partials = SlicePartials(index, starts, closed, ints, floats, objects, before, reaching, arrivals)
-    return _WholeSlices(whole.of_key, offsets, partials, batches == stage.batch, slices, stage.objects, spans, orders, reached)
+    return _WholeSlices(of_key, offsets, partials, batches == stage.batch, slices, stage.objects, spans, orders, reached)
 
 
 def _with_new(stage: WindowStage, merged: _WholeSlices) -> tuple[Spans, _WholeSlices]:

@@ -31,10 +31,11 @@ from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, TIME, U
 from windowmill.windowing.columnar.slice_partials import closed_of, nulled
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, int64_of
-from windowmill.windowing.slicing.edges import Edges, ListedGrid, WindowGrid, each_of
+from windowmill.windowing.slicing.edges import Edges, WindowGrid, each_of
 from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
+    from windowmill.windowing.slicing.calendars import CalendarGrid
     from windowmill.windowing.windows.base import Window
 
 
@@ -43,7 +44,7 @@ class Crossings:
     """The edges of some grids, or the starts of their windows alone."""
 
     sequences: tuple[tuple[int, int], ...]  #: Sequences of instants phase + k·period, as (period, phase).
-    listed: tuple[ListedGrid, ...]  #: Grids whose instants are no such sequences.
+    listed: tuple[CalendarGrid, ...]  #: Grids whose instants are no such sequences.
     of_starts: bool  #: Whether of these grids only the starts of windows count.
 
     @classmethod

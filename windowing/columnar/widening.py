@@ -33,26 +33,18 @@ class WiderPartials:
         if narrow is None or wide is None:
             return cls({}, ())
         places = {atom: place for place, atom in enumerate(narrow.atoms)}
-        same: dict[str, str] = {}
+        same = wide.columns_among(narrow)
         sums: list[tuple[_Fields, _Fields]] = []
         for index, atom in enumerate(wide.atoms):
             own, whole = wide.fields_of(index), replace(atom, kind="sum_int")
             if atom in places:
-                theirs = narrow.fields_of(places[atom])
-                if atom.kind == "sum_decimal" and own[""].type != theirs[""].type:
+                if atom.kind == "sum_decimal" and own[""].type != narrow.fields_of(places[atom])[""].type:
                     return None  # what its other column counts is in units of the last digit
-                same |= {field.name: theirs[role].name for role, field in own.items()}
             elif atom.kind in ("sum_float", "sum_decimal") and whole in places:
                 sums.append((own, narrow.fields_of(places[whole])))
             else:
                 return None
-        objects = {held.atom: held for held in narrow.objects}
-        for held in wide.objects:
-            known = objects.get(held.atom)
-            if known is None or known.types != held.types:
-                return None
-            same[held.name] = known.name
-        return cls(same, sums)
+        return cls(same, sums) if all(held.name in same for held in wide.objects) else None
 
     @property
     def replaced(self) -> set[str]:

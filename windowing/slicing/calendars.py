@@ -166,7 +166,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class CalendarGrid:
-    """Windows of ``size`` that begin every ``hop``, counted from ``origin`` on the wall clock of ``zone``.
+    """Windows of ``size`` that begin every ``hop``, counted from ``origin`` on the wall clock of ``zone``; methods as of :class:`.Grid`.
 
     With ``step``, windows of ``step``, 2·``step`` … ``size`` share their start. What lies beyond the years 1 to 9999 has no windows, and
     neither has a day that the zone skips: both its midnights are one instant.
@@ -211,6 +211,7 @@ class CalendarGrid:
         return _like(t, np.append(AXIS_BEGIN, greatest)[np.searchsorted(starts, t, side="right")])
 
     def slice_start(self, t: T) -> T:
+        """The greatest edge not after ``t``; ``AXIS_BEGIN`` if there is none."""
         edges = self._near(t).edges
         return _like(t, np.append(AXIS_BEGIN, edges)[np.searchsorted(edges, t, side="right")])
 
@@ -219,13 +220,16 @@ class CalendarGrid:
         return int(min(near.starts[near.ends > t], default=AXIS_END))
 
     def edges_in(self, low: int, high: int) -> Ints:
+        """The edges in [low, high), ascending."""
         edges = self._overlapping(np.array([low]), np.array([high])).edges
         return edges[(edges >= low) & (edges < high)]
 
     def edges_over(self, time: Ints, stop: Ints) -> Ints:
+        """Edges, ascending; all that lie in one of the spans [time, stop) are among them."""
         return self._overlapping(time, stop - 1).edges
 
     def starts_over(self, time: Ints, stop: Ints) -> Ints:
+        """Starts of windows, ascending, each once; all that lie in one of the spans [time, stop) are among them."""
         return np.unique(self._overlapping(time, stop - 1).starts)
 
     def ending_in(self, after: int, through: int) -> tuple[Ints, Ints]:
