@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.bounds import check_duration, check_key, check_share, count_ends
-from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE
+from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHING, SLICE
 from windowmill.windowing.columnar.aggregation import Aggregation
 from windowmill.windowing.columnar.hashes import with_checksums
 from windowmill.windowing.columnar.interval_events import spans_of
@@ -37,16 +37,13 @@ from windowmill.windowing.columnar.rows import (
 from windowmill.windowing.columnar.slice_partials import (
     IN_TIME,
     SlicePartials,
-    arrivals_of,
-    closed_of,
     combine_numbers,
     concatenate,
+    marks_of,
     nulled,
-    orders_of,
     places_of,
     reached_of,
     reached_windows,
-    reaching_of,
     windows_of,
 )
 from windowmill.windowing.columnar.slices import CHUNK_SLICES, GRID, NodeStage, Revising, Sliced, SliceStage, WindowStage
@@ -288,8 +285,8 @@ class _WholeSlices:
 def _merged(stage: SliceStage, of_key: Mapping[str, pa.Array], slices: pa.Table, offsets: Ints) -> _WholeSlices:
     layout = stage.layout
     slices, offsets, spans = split_off(stage.known, slices, offsets)
-    starts, reaching, closed = int64_of(slices.column(SLICE).combine_chunks()), reaching_of(slices), closed_of(slices)
-    batches, arrivals = int64_of(slices.column(BATCH).combine_chunks()), arrivals_of(slices)
+    starts, reaching, closed = int64_of(slices.column(SLICE).combine_chunks()), marks_of(slices, REACHING), marks_of(slices, CLOSED)
+    batches, arrivals = int64_of(slices.column(BATCH).combine_chunks()), marks_of(slices, ARRIVAL)
     # Rows in time by batch, late ones by their moment, which is of one batch.
     turns = np.where(arrivals == IN_TIME, batches - AFTER, arrivals)
     if len(moved := along_axis(offsets, places_of(starts, reaching), closed, turns)):
@@ -297,7 +294,7 @@ def _merged(stage: SliceStage, of_key: Mapping[str, pa.Array], slices: pa.Table,
         reaching, batches, arrivals = reaching[moved], batches[moved], arrivals[moved]
     ints, floats = arenas(layout, slices)
     objects, before = stage.objects.read(slices), spans_before(stage.known, slices)
-    orders, reached = orders_of(slices), reached_of(slices, starts)
+    orders, reached = marks_of(slices, ORDER), reached_of(slices, starts)
     bounds = runs(offsets, places_of(starts, reaching), closed, turns)
     if len(bounds) <= len(starts):
         ints, floats = combine_runs(layout.program(), bounds[:-1], bounds[1:], ints, floats)

@@ -28,7 +28,7 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.bounds import check_duration
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, TIME, UNTIL_OF
-from windowmill.windowing.columnar.slice_partials import closed_of, nulled
+from windowmill.windowing.columnar.slice_partials import marks_of, nulled
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, int64_of
 from windowmill.windowing.slicing.edges import Edges, WindowGrid, each_of
@@ -151,7 +151,7 @@ class IntervalLifting:
         begins, reaching = np.arange(len(event)) < len(time), np.arange(len(event)) >= len(time) + len(crosses)
         found, reached = rows.take(pa.array(event)), starts.copy()
         if CLOSED in found.column_names:
-            closed = closed_of(found)
+            closed = marks_of(found, CLOSED)
             for instants, of in ((at, crosses), (into, reaches)):
                 late = closed[of] != BEFORE
                 np.maximum.at(reached, of[late], instants[late])

@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.aggregation import Aggregation
 from windowmill.windowing.columnar.hashes import with_checksum_column, with_checksums
-from windowmill.windowing.columnar.results import Chunk, result_rows
+from windowmill.windowing.columnar.results import Advanced, Chunk, result_rows
 from windowmill.windowing.columnar.rows import (
     ROW_KEY,
     ROW_NUMBER,
@@ -102,6 +102,8 @@ class StateLog:
 
     Attributes
     ----------
+    keys, live, conditions
+        The log's column for each key column, for each column of the source that live rows keep, and for each of their condition columns.
     schema
         Schema of an entry.
     tables
@@ -109,17 +111,17 @@ class StateLog:
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str], *, shared: bool = False) -> None:
-        self._keys = {name: name if shared else label_of(name) for name in pipeline.keys}
+        self.keys = {name: name if shared else label_of(name) for name in pipeline.keys}
         prefix = LIVE_PREFIX if shared else ""
-        self._live = {name: self._keys.get(name, f"{prefix}{label_of(name)}") for name in live_columns(pipeline, types)}
-        self._conditions = {condition_column(text): _condition_label(text, conditions) for text in conditions}
+        self.live = {name: self.keys.get(name, f"{prefix}{label_of(name)}") for name in live_columns(pipeline, types)}
+        self.conditions = {condition_column(text): _condition_label(text, conditions) for text in conditions}
         fields = [
-            *((label, types[name]) for name, label in self._keys.items()),
+            *((label, types[name]) for name, label in self.keys.items()),
             (KIND, pa.string()),
             *((name, pa.int64()) for name in (BATCH, DUE, *_OWN.values())),
         ]
-        fields += [(label, types[name]) for name, label in self._live.items() if name not in self._keys]
-        fields += [(label, pa.bool_()) for label in self._conditions.values()]
+        fields += [(label, types[name]) for name, label in self.live.items() if name not in self.keys]
+        fields += [(label, pa.bool_()) for label in self.conditions.values()]
         self.tables: list[LogTableOfWindow] = []
         for index, window in enumerate(pipeline.windows):
             for name, table in slicer_of(window, pipeline).snapshot().items():
@@ -140,37 +142,22 @@ class StateLog:
 
     def columns_of_fresh(self) -> list[tuple[str, str]]:
         """(source column, log column) pairs that a fresh row fills from the source; keys come first."""
-        return list((self._keys | self._live).items())
-
-    @property
-    def keys(self) -> Mapping[str, str]:
-        """The log's column for each key column."""
-        return self._keys
-
-    @property
-    def conditions(self) -> Mapping[str, str]:
-        """The log's column for each condition column of live rows."""
-        return self._conditions
-
-    @property
-    def columns_of_rows(self) -> list[str]:
-        """Columns of the log that hold columns of the source other than keys."""
-        return list(self._live.values())
+        return list((self.keys | self.live).items())
 
     def key_columns(self, entries: pa.Table) -> dict[str, pa.Array]:
         """The key columns of ``entries``, by their names in the source."""
-        return {name: plain(entries.column(label)) for name, label in self._keys.items()}
+        return {name: plain(entries.column(label)) for name, label in self.keys.items()}
 
     def rows(self, entries: pa.Table, key: Ints) -> pa.Table:
         """Convert ``entries`` of rows, in order of arrival, to live rows; ``key`` holds the indices of their keys."""
-        live = {name: plain(entries.column(label)) for name, label in self._live.items()}
-        live |= {name: plain(entries.column(label)) for name, label in self._conditions.items()}
+        live = {name: plain(entries.column(label)) for name, label in self.live.items()}
+        live |= {name: plain(entries.column(label)) for name, label in self.conditions.items()}
         return pa.table({**live, ROW_KEY: key, **{name: plain(entries.column(label)) for name, label in _OWN.items()}})
 
     @property
     def fresh_schema(self) -> pa.Schema:
         """Columns of the schema that fresh rows fill, without ``KIND``."""
-        filled = {*self._keys.values(), *self._live.values(), *self._conditions.values(), *_OWN.values()}
+        filled = {*self.keys.values(), *self.live.values(), *self.conditions.values(), *_OWN.values()}
         return pa.schema([field for field in self.schema if field.name in filled])
 
     def read(self, entries: pa.Table) -> StoredKeys:
@@ -223,7 +210,7 @@ class StateLog:
             parts.append(self._entries(GONE, batch, self._cells(after, going.column(ROW_KEY)) | {NUMBER_OF: going.column(ROW_NUMBER)}))
         chosen = pa.array(np.flatnonzero(changed))
         kept = rows.take(chosen)
-        cells = {label: kept.column(name) for name, label in (*self._live.items(), *self._conditions.items(), *_OWN.items())}
+        cells = {label: kept.column(name) for name, label in (*self.live.items(), *self.conditions.items(), *_OWN.items())}
         cells |= {label: column.take(chosen) for label, column in held.items()}
         parts.append(self._entries(ROW, batch, cells | self._cells(after, kept.column(ROW_KEY))))
         return with_checksums(pa.concat_tables(parts))
@@ -254,7 +241,7 @@ class StateLog:
         return columns
 
     def _cells(self, after: Mapping[str, pa.Table], key: pa.ChunkedArray | pa.Array) -> dict[str, pa.Array]:
-        return {label: after["keys"].column(name).combine_chunks().take(plain(key)) for name, label in self._keys.items()}
+        return {label: after["keys"].column(name).combine_chunks().take(plain(key)) for name, label in self.keys.items()}
 
     def _entries(self, kind: str, batch: int, cells: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
         n = len(next(iter(cells.values()))) if cells else 0
@@ -434,7 +421,7 @@ class PartitionTask:
     batch: int  #: Number of the batch.
     keep: bool = True  #: Whether later batches continue from this one's state.
 
-    def work(self, entries: pa.Table, fresh: pa.Table) -> PartitionResult:
+    def work(self, entries: pa.Table, fresh: pa.Table, ends: tuple[int, int] | None = None) -> Advanced:
         """Apply ``fresh`` rows to the state in ``entries``; O(n log n) in live rows.
 
         Parameters
@@ -443,6 +430,8 @@ class PartitionTask:
             All log entries of some keys, with the columns of ``log.schema``.
         fresh
             New rows in any order, with the columns of ``log.fresh_schema``.
+        ends
+            Restricts the results to windows that end in this range (begin, end]; null for all.
         """
         windows = KeyedWindows(self.pipeline)
         stored = self.log.read(entries)
@@ -452,13 +441,20 @@ class PartitionTask:
         first = int(rows.column(ROW_NUMBER)[0].as_py()) if rows.num_rows else np.iinfo(np.int64).max
         step = windows.advance(rows, first, self.clock)
         keys = windows.keys.table if windows.keys is not None else pa.table({})
-        changes = None
-        if self.keep:
-            changes = self.log.changes(stored, windows.snapshot(), step.due, self.batch)
+        changes = self.log.changes(stored, windows.snapshot(), step.due, self.batch) if self.keep else None
         taken = ~np.isin(rows.column(ROW_NUMBER).to_numpy(), step.refused)
-        late = _late(rows) & taken
+        late = taken & (rows.column(ROW_TIME).to_numpy() < rows.column(ROW_WATERMARK).to_numpy())
         counts = Counts(rows_applied=int(taken.sum()), rows_late=int(late.sum()), late_missed=step.missed)
-        return PartitionResult(self, step, keys, changes, counts)
+        return Advanced(self._results(step.chunks, keys, ends), changes, step.refused, counts)
+
+    def _results(self, chunks: Sequence[Chunk], keys: pa.Table, ends: tuple[int, int] | None) -> Iterator[pa.Table]:
+        """Result rows, one table per chunk of windows; row k of ``keys`` is the key of index k."""
+        for chunk in chunks:
+            rows = result_rows(chunk, self.pipeline, keys, self.schema, self.batch)
+            if ends is not None:
+                at = rows.column("window_end").cast(pa.int64())
+                rows = rows.filter(pc.and_(pc.greater(at, ends[0]), pc.less_equal(at, ends[1])))
+            yield rows
 
     def _arrived(self, fresh: pa.Table, windows: KeyedWindows) -> pa.Table:
         """``fresh`` as live rows in order of arrival; a null watermark becomes that of the row before."""
@@ -469,34 +465,3 @@ class PartitionTask:
         known = pc.fill_null(rows.column(ROW_WATERMARK), BEFORE).to_numpy()
         watermark_at_arrival = np.maximum.accumulate(np.concatenate(([self.clock.since], known)))[1:]
         return rows.set_column(rows.schema.get_field_index(ROW_WATERMARK), ROW_WATERMARK, pa.array(watermark_at_arrival))
-
-
-@dataclass(frozen=True)
-class PartitionResult:
-    """The result of a partition's work."""
-
-    task: PartitionTask
-    step: Step
-    keys: pa.Table  #: Key columns; row k is the key of index k.
-    changes: pa.Table | None  #: Entries for the log; none if no state is kept.
-    counts: Counts  #: The fresh rows that were not refused, and those behind the watermark among them; those that missed windows.
-
-    def results(self, ends: tuple[int, int] | None = None) -> Iterator[pa.Table]:
-        """Result rows, one table per chunk of windows; only those that end in the range (begin, end], if ``ends`` is given."""
-        for chunk in self.step.chunks:
-            rows = result_rows(chunk, self.task.pipeline, self.keys, self.task.schema, self.task.batch)
-            yield rows if ends is None else _ending_in(rows, *ends)
-
-    @property
-    def refused(self) -> Ints:
-        """Numbers of the fresh rows that came too late."""
-        return self.step.refused
-
-
-def _ending_in(rows: pa.Table, begin: int, end: int) -> pa.Table:
-    at = rows.column("window_end").cast(pa.int64())
-    return rows.filter(pc.and_(pc.greater(at, begin), pc.less_equal(at, end)))
-
-
-def _late(rows: pa.Table) -> Bools:
-    return np.asarray(rows.column(ROW_TIME).to_numpy() < rows.column(ROW_WATERMARK).to_numpy(), np.bool_)

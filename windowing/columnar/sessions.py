@@ -42,8 +42,8 @@ from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, FIRST, GA
 from windowmill.windowing.columnar.hashes import RowCheck, verify_once
 from windowmill.windowing.columnar.objects import Objects
 from windowmill.windowing.columnar.results import Advanced, gives_json, retraction, typed
-from windowmill.windowing.columnar.rows import ascending, codes_of, reordered
-from windowmill.windowing.columnar.slices import LiftingStage, by_time, lifted_groups
+from windowmill.windowing.columnar.rows import ascending, by_time, codes_of, reordered
+from windowmill.windowing.columnar.slices import LiftingStage, lifted_groups
 from windowmill.windowing.kernels import event_bounds
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.event_bounds import SessionLimits
@@ -149,7 +149,7 @@ class SessionInput:
     @classmethod
     def of(cls, stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Self:
         rows = ascending(rows, NUMBER_OF)
-        rows = reordered(rows, by_time(rows, stage.ties if stage.layout.ordered else ())).combine_chunks()
+        rows = reordered(rows, by_time(rows, TIME, stage.ties if stage.layout.ordered else ())).combine_chunks()
         codes, n_keys = codes_of([stored, rows], stage.keys)
         order, offsets = by_key(codes[len(stored) :], n_keys)
         keys = np.repeat(np.arange(n_keys), np.diff(offsets))

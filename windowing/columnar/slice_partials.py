@@ -28,6 +28,8 @@ from windowmill.windowing.watermark import BEFORE
 
 #: ``ARRIVAL`` of a row that brings no revisions.
 IN_TIME = -1
+#: What a null means: late for no window, no revision, a point or an event that begins there, an order that makes no difference.
+_NULLS = {CLOSED: int(BEFORE), ARRIVAL: IN_TIME, REACHING: 0, ORDER: 0}
 
 
 def places_of(starts: Ints, reaching: Ints) -> Ints:
@@ -35,28 +37,11 @@ def places_of(starts: Ints, reaching: Ints) -> Ints:
     return starts * 2 + reaching
 
 
-def reaching_of(table: pa.Table) -> Ints:
-    """``REACHING`` of each row, 0 where events are points; int64, shape (n_rows,)."""
-    return int64_of(table.column(REACHING).combine_chunks()) if REACHING in table.column_names else np.zeros(table.num_rows, np.int64)
-
-
-def closed_of(table: pa.Table) -> Ints:
-    """``CLOSED`` of each row, ``BEFORE`` for null; int64, shape (n_rows,)."""
-    if CLOSED not in table.column_names:
-        return np.full(table.num_rows, BEFORE, np.int64)
-    return np.array(pc.fill_null(table.column(CLOSED).combine_chunks(), int(BEFORE)).to_numpy(zero_copy_only=False), np.int64)
-
-
-def arrivals_of(table: pa.Table) -> Ints:
-    """``ARRIVAL`` of each row, ``IN_TIME`` for null; int64, shape (n_rows,)."""
-    if ARRIVAL not in table.column_names:
-        return np.full(table.num_rows, IN_TIME, np.int64)
-    return np.array(pc.fill_null(table.column(ARRIVAL).combine_chunks(), IN_TIME).to_numpy(zero_copy_only=False), np.int64)
-
-
-def orders_of(table: pa.Table) -> Ints:
-    """``ORDER`` of each row, 0 where it makes no difference; int64, shape (n_rows,)."""
-    return int64_of(table.column(ORDER).combine_chunks()) if ORDER in table.column_names else np.zeros(table.num_rows, np.int64)
+def marks_of(table: pa.Table, name: str) -> Ints:
+    """The column ``name`` of ``_NULLS``, with the value there for null, or in all rows if there is no such column; shape (n_rows,)."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, _NULLS[name], np.int64)
+    return int64_of(pc.fill_null(table.column(name).combine_chunks(), _NULLS[name]))
 
 
 def reached_of(table: pa.Table, starts: Ints) -> Ints:
@@ -68,7 +53,7 @@ def reached_of(table: pa.Table, starts: Ints) -> Ints:
 
 
 def nulled(values: Ints, null: int) -> pa.Array:
-    """The inverse of :func:`closed_of` and :func:`arrivals_of`: ``values`` with null in the place of ``null``."""
+    """The inverse of :func:`marks_of`: ``values`` with null in the place of ``null``."""
     return pa.array(values, mask=values == null)
 
 

@@ -37,12 +37,12 @@ from windowmill.windowing.columnar.hashes import RowCheck, Share, verify_once, w
 from windowmill.windowing.columnar.interval_events import IntervalLifting
 from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.objects import StoredObjects
-from windowmill.windowing.columnar.rows import as_key, key_codes, reordered
-from windowmill.windowing.columnar.slice_partials import IN_TIME, arrivals_of, closed_of, nulled, orders_of, places_of, reaching_of
+from windowmill.windowing.columnar.rows import as_key, by_time, key_codes, reordered
+from windowmill.windowing.columnar.slice_partials import IN_TIME, marks_of, nulled, places_of
 from windowmill.windowing.grids import Nodes
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, int64_of, lift_runs, order_key, stored, valid_of
+from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, int64_of, lift_runs, stored
 from windowmill.windowing.kernels.slices import along_axis, by_key, runs
 from windowmill.windowing.slicing.edges import Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.watermark import BEFORE
@@ -225,7 +225,7 @@ def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | 
         slices = _lift(stage, table)
         counts = int64_of(slices.column(stage.layout.fields[0].name).combine_chunks())
         # An event counts once, where it begins.
-        yield Sliced(slices, int(counts[reaching_of(slices) != 1].sum()), late, missed)
+        yield Sliced(slices, int(counts[marks_of(slices, REACHING) != 1].sum()), late, missed)
 
 
 def _without_refused(rows: pa.Table) -> tuple[pa.Table, tuple[int, ...]]:
@@ -268,7 +268,7 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def _lift(stage: SliceStage, rows: pa.Table) -> pa.Table:
     """Lift ``rows`` into slices in (key, start, reaching, closed, arrival) order."""
     if stage.layout.ordered:
-        rows = rows.take(pa.array(by_time(rows, stage.ties)))
+        rows = rows.take(pa.array(by_time(rows, TIME, stage.ties)))
     if stage.intervals is not None:
         rows, starts, reaching, reached = stage.intervals.lift(rows)
     else:
@@ -276,7 +276,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> pa.Table:
         reached = starts
     codes, n_keys = key_codes([rows.column(key) for key in stage.keys], rows.num_rows)
     order, offsets = by_key(codes, n_keys)
-    places, marks = places_of(starts, reaching)[order], {CLOSED: closed_of(rows), ARRIVAL: arrivals_of(rows)}
+    places, marks = places_of(starts, reaching)[order], {CLOSED: marks_of(rows, CLOSED), ARRIVAL: marks_of(rows, ARRIVAL)}
     closed, arrivals = (mark[order] if name in rows.column_names else mark for name, mark in marks.items())
     if len(moved := along_axis(offsets, places, closed, arrivals)):
         order, places, closed, arrivals = order[moved], places[moved], closed[moved], arrivals[moved]
@@ -287,7 +287,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> pa.Table:
     columns |= {BATCH: pa.repeat(stage.batch, len(bounds) - 1), LEVEL: pa.repeat(0, len(bounds) - 1), REACHING: pa.array(reaching[first])}
     columns |= dict.fromkeys(span_columns(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
     if ORDER in stage.lifted_schema.names:
-        columns[ORDER] = pa.array(np.minimum.reduceat(orders_of(rows)[order], bounds[:-1]) if len(order) else arrivals)
+        columns[ORDER] = pa.array(np.minimum.reduceat(marks_of(rows, ORDER)[order], bounds[:-1]) if len(order) else arrivals)
     if REACHED in stage.lifted_schema.names:
         columns[REACHED] = pa.array(np.maximum.reduceat(reached[order], bounds[:-1]) if len(order) else arrivals)
     columns[ARRIVAL] = nulled(arrivals[bounds[:-1]], IN_TIME)
@@ -308,13 +308,3 @@ def lifted_groups(stage: LiftingStage, rows: pa.Table, order: Ints, bounds: Ints
     first = pa.array(order[bounds[:-1]])
     keys: dict[str, pa.Array] = {key: as_key(rows.column(key).combine_chunks().take(first)) for key in stage.keys}
     return keys | stored(layout, ints, floats, ordered, time=TIME, ties=stage.ties) | stage.objects.write(objects)
-
-
-def by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
-    """Indices of ``rows`` in (time, tie_break, arrival) order, nulls first."""
-    order = np.arange(rows.num_rows)
-    for tie in reversed(ties):
-        column = rows.column(tie).combine_chunks()
-        for ranks in (order_key(column), valid_of(column)):
-            order = order[np.argsort(ranks[order], kind="stable")]
-    return order[np.argsort(int64_of(rows.column(TIME).combine_chunks())[order], kind="stable")]

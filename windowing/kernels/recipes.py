@@ -168,37 +168,14 @@ def numeric(*kinds: AtomKind) -> Atoms:
     return lambda spec, _types: ([Atom(kind, spec.columns, spec.where) for kind in kinds], pa.float64())
 
 
-def _over_time(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-    return [Atom("area", spec.columns, spec.where), Atom("lasting", spec.columns, spec.where)], pa.float64()
-
-
-def _trend(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-    return [Atom("comoments", spec.columns, spec.where)], pa.struct([("slope", pa.float64()), ("intercept", pa.float64())])
-
-
 def _histogram(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
     bins = Atom("histogram", spec.columns, spec.where, edges=tuple(spec.options["edges"]))
     return [Atom("count", spec.columns, spec.where), bins], pa.list_(pa.int64())
 
 
-def _extreme(kind: AtomKind) -> Atoms:
-    return lambda spec, types: ([Atom(kind, spec.columns, spec.where)], types[0])
-
-
-def _how_often(kind: AtomKind) -> Atoms:
-    return lambda spec, _types: ([Atom(kind, spec.columns, spec.where)], pa.int64())
-
-
-def _arg(kind: AtomKind) -> Atoms:
-    return lambda spec, types: ([Atom(kind, spec.columns, spec.where, ordered=True)], types[1])
-
-
-def _end(kind: AtomKind) -> Atoms:
-    return lambda spec, types: ([Atom(kind, spec.columns, spec.where, ordered=True)], types[0])
-
-
-def _bool(kind: AtomKind) -> Atoms:
-    return lambda spec, _types: ([Atom(kind, spec.columns, spec.where)], pa.bool_())
+def _one(kind: AtomKind, result: pa.DataType | int, *, ordered: bool = False) -> Atoms:
+    """One atom, and a result of this type, or of that of the column at this place."""
+    return lambda spec, types: ([Atom(kind, spec.columns, spec.where, ordered)], types[result] if isinstance(result, int) else result)
 
 
 def _range(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
@@ -232,7 +209,7 @@ def count(result: Result, partials: Partials) -> pa.Array:
 
 def total(result: Result, partials: Partials) -> pa.Array:
     """Sum, of atoms (count, sum)."""
-    n, kind = _number(result, partials), _kind(result.atoms[1], partials)
+    n, kind = _number(result, partials), partials.layout.atoms[result.atoms[1]].kind
     if kind == "sum_float":
         return pa.array(sum_value(*_sum_parts(result.atoms[1], partials)), mask=n == 0)
     if kind == "sum_decimal":
@@ -246,7 +223,7 @@ def total(result: Result, partials: Partials) -> pa.Array:
 
 def mean(result: Result, partials: Partials) -> pa.Array:
     """Mean, of atoms (count, sum)."""
-    n, kind = _number(result, partials), _kind(result.atoms[1], partials)
+    n, kind = _number(result, partials), partials.layout.atoms[result.atoms[1]].kind
     if kind == "sum_float":
         return pa.array(sum_over(*_sum_parts(result.atoms[1], partials), np.maximum(n, 1)), mask=n == 0)
     if kind == "sum_decimal":
@@ -390,10 +367,6 @@ def _number(result: Result, partials: Partials) -> Ints:
     return partials.ints_of(result.atoms[0])[:, 0]
 
 
-def _kind(atom: int, partials: Partials) -> str:
-    return partials.layout.atoms[atom].kind
-
-
 def _sum_parts(atom: int, partials: Partials) -> tuple[Floats, Floats, Ints]:
     """High, low and carry of a sum."""
     high, low = partials.floats_of(atom).T
@@ -474,20 +447,20 @@ COUNT = Recipe(_count, count)
 SUM = Recipe(_sum, total)
 MEAN = Recipe(_mean, mean)
 WEIGHTED_MEAN = Recipe(numeric("sum_product", "sum_weight"), weighted_mean)
-TIME_WEIGHTED_MEAN = Recipe(_over_time, weighted_mean)
+TIME_WEIGHTED_MEAN = Recipe(numeric("area", "lasting"), weighted_mean)
 PRODUCT = Recipe(numeric("product"), product)
 GEOMETRIC_MEAN = Recipe(numeric("magnitude"), geometric_mean)
-MIN = Recipe(_extreme("least"), picked)
-MAX = Recipe(_extreme("greatest"), picked)
-MIN_COUNT = Recipe(_how_often("count_least"), times)
-MAX_COUNT = Recipe(_how_often("count_greatest"), times)
+MIN = Recipe(_one("least", 0), picked)
+MAX = Recipe(_one("greatest", 0), picked)
+MIN_COUNT = Recipe(_one("count_least", pa.int64()), times)
+MAX_COUNT = Recipe(_one("count_greatest", pa.int64()), times)
 RANGE = Recipe(_range, span)
-ARG_MIN = Recipe(_arg("least"), picked)
-ARG_MAX = Recipe(_arg("greatest"), picked)
-FIRST = Recipe(_end("least"), picked)
-LAST = Recipe(_end("greatest"), picked)
-BOOL_AND = Recipe(_bool("least"), picked)
-BOOL_OR = Recipe(_bool("greatest"), picked)
+ARG_MIN = Recipe(_one("least", 1, ordered=True), picked)
+ARG_MAX = Recipe(_one("greatest", 1, ordered=True), picked)
+FIRST = Recipe(_one("least", 0, ordered=True), picked)
+LAST = Recipe(_one("greatest", 0, ordered=True), picked)
+BOOL_AND = Recipe(_one("least", pa.bool_()), picked)
+BOOL_OR = Recipe(_one("greatest", pa.bool_()), picked)
 VAR_SAMP = Recipe(numeric("moments"), var_samp)
 VAR_POP = Recipe(numeric("moments"), var_pop)
 STDDEV_SAMP = Recipe(numeric("moments"), stddev_samp)
@@ -496,5 +469,5 @@ SKEWNESS = Recipe(numeric("moments4"), skewness)
 KURTOSIS = Recipe(numeric("moments4"), kurtosis)
 COVAR_SAMP = Recipe(numeric("comoments"), covar_samp)
 CORR = Recipe(numeric("comoments"), corr)
-LINEAR_TREND = Recipe(_trend, linear_trend)
+LINEAR_TREND = Recipe(_one("comoments", pa.struct([("slope", pa.float64()), ("intercept", pa.float64())])), linear_trend)
 HISTOGRAM = Recipe(_histogram, histogram)
