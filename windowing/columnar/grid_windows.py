@@ -124,16 +124,10 @@ def revisions_of(
     A window has a version for each moment at which late rows of it arrived, with what had arrived until then. O(n log n) in pairs of a
     window and such a partial, besides the slices of the windows and the late rows among them, once for each window.
 
-    Parameters
-    ----------
-    offsets
-        Key k's partials are ``offsets[k]:offsets[k + 1]``.
-    late
-        Mask of the batch's partials that have a moment of arrival; there are some.
-    before
-        ``first`` and ``last`` of :class:`SortedSlices`.
-    through
-        The instant through which windows are shown.
+    ``offsets``: key k's partials are ``offsets[k]:offsets[k + 1]``.
+    ``late``: mask of the batch's partials that have a moment of arrival; there are some.
+    ``before``: ``first`` and ``last`` of :class:`SortedSlices`.
+    ``through``: the instant through which windows are shown.
     """
     since = int(partials.arrivals[late].min())
     arrived = SortedSlices(offsets, partials.starts, partials.reaching, partials.closed, partials.arrivals, *before)

@@ -90,24 +90,14 @@ class StateLog:
 
     Raises ``SpecError`` if two columns of the log would have the same name.
 
-    Parameters
-    ----------
-    types
-        Arrow type of each of the source's columns.
-    conditions
-        The spec's conditions.
-    shared
-        Whether other windows keep their state in the same table. Keys then have their names in the source, as there, and the columns of
-        rows a prefix, so that none has the name of a partial.
-
-    Attributes
-    ----------
-    keys, live, conditions
-        The log's column for each key column, for each column of the source that live rows keep, and for each of their condition columns.
-    schema
-        Schema of an entry.
-    tables
-        Tables of the windows' state, in order of the windows.
+    ``types``: Arrow type of each of the source's columns.
+    ``conditions``: the spec's conditions.
+    ``shared``: whether other windows keep their state in the same table. Keys then have their names in the source, as there, and the
+        columns of rows a prefix, so that none has the name of a partial.
+    ``keys``, ``live``, ``conditions``: the log's column for each key column, for each column of the source that live rows keep, and for
+        each of their condition columns.
+    ``schema``: schema of an entry.
+    ``tables``: tables of the windows' state, in order of the windows.
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str], *, shared: bool = False) -> None:
@@ -188,12 +178,8 @@ class StateLog:
     def changes(self, before: StoredKeys, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
         """The entries that turn the state ``before`` into ``after``, with the columns of ``schema``; O(n log n) in live rows.
 
-        Parameters
-        ----------
-        after
-            Tables of :meth:`KeyedWindows.snapshot`; its keys begin with those of ``before``.
-        due
-            For each key of ``after``, the watermark from which it has work.
+        ``after``: tables of :meth:`KeyedWindows.snapshot`; its keys begin with those of ``before``.
+        ``due``: for each key of ``after``, the watermark from which it has work.
         """
         rows, old = after["rows"], before.tables.get("rows")
         parts = [self._key_entries(before, after, due, batch)]
@@ -332,13 +318,9 @@ class KeyedWindows:
     def advance(self, fresh: pa.Table | None, first_new: int, clock: Clock) -> Step:
         """Add ``fresh`` rows and return the windows that are complete at ``clock``; O(n log n) in live rows.
 
-        Parameters
-        ----------
-        fresh
-            Live columns, conditions and the own columns of :mod:`.rows`, in order of arrival; their keys are
-            known from :meth:`learn`.
-        first_new
-            Smallest number of a fresh row; all older rows have smaller ones.
+        ``fresh``: live columns, conditions and the own columns of :mod:`.rows`, in order of arrival; their keys are known from
+            :meth:`learn`.
+        ``first_new``: smallest number of a fresh row; all older rows have smaller ones.
         """
         if fresh is not None:
             # The state keeps a key column once, as a key; an aggregate over it must not depend on whether a row came from there.
@@ -424,14 +406,9 @@ class PartitionTask:
     def work(self, entries: pa.Table, fresh: pa.Table, ends: tuple[int, int] | None = None) -> Advanced:
         """Apply ``fresh`` rows to the state in ``entries``; O(n log n) in live rows.
 
-        Parameters
-        ----------
-        entries
-            All log entries of some keys, with the columns of ``log.schema``.
-        fresh
-            New rows in any order, with the columns of ``log.fresh_schema``.
-        ends
-            Restricts the results to windows that end in this range (begin, end]; null for all.
+        ``entries``: all log entries of some keys, with the columns of ``log.schema``.
+        ``fresh``: new rows in any order, with the columns of ``log.fresh_schema``.
+        ``ends``: restricts the results to windows that end in this range (begin, end]; null for all.
         """
         windows = KeyedWindows(self.pipeline)
         stored = self.log.read(entries)

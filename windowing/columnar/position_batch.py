@@ -150,13 +150,9 @@ class BoundedSequence(PositionSequence):
 def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     """Apply new ``rows`` to the ``stored`` state of some keys; O(n log n) in both.
 
-    Parameters
-    ----------
-    rows
-        All new rows of these keys, with the columns of ``stage.state.rows``.
-    stored
-        Of these keys all ``key`` rows, all waiting tuples, and at least the nodes that :mod:`windowmill.windowing.columnar.position_reads`
-        selects; columns as ``stage.state.schema``.
+    ``rows``: all new rows of these keys, with the columns of ``stage.state.rows``.
+    ``stored``: of these keys all ``key`` rows, all waiting tuples, and at least the nodes that
+        :mod:`windowmill.windowing.columnar.position_reads` selects; columns as ``stage.state.schema``.
     """
     verify_once(stage.check, stored)
     rows = ascending(rows, NUMBER_OF)

@@ -107,12 +107,8 @@ def places_of(nodes: pa.Table, key: Ints) -> NodePlaces:
 def live_nodes(name: str, stored: pa.Table, codes: Ints, head: Ints) -> Ints:
     """Indices of the latest rows of the nodes of the sequence ``name`` that have live tuples, in order of (key, position, level).
 
-    Parameters
-    ----------
-    codes
-        Key index of each row.
-    head
-        First position that each key's windows hold.
+    ``codes``: key index of each row.
+    ``head``: first position that each key's windows hold.
     """
     of_sequence = pc.and_(pc.equal(stored.column(SEQUENCE), name), pc.equal(stored.column(KIND), NODE))
     rows = np.flatnonzero(of_sequence.to_numpy())
@@ -160,12 +156,8 @@ def may_leave(settings: PolicySettings, greatest: kernel.Values, least: kernel.V
 def make_up(nodes: NodePlaces, splits: Bools, stop: Ints) -> Bools:
     """Whether each node is among those that a batch needs: the parts of nodes that it ``splits``, and those below no stored node.
 
-    Parameters
-    ----------
-    splits
-        Mask of the nodes that may lose a tuple; shape (n_nodes,).
-    stop
-        Position after the last one that the node's key has applied before the batch.
+    ``splits``: mask of the nodes that may lose a tuple; shape (n_nodes,).
+    ``stop``: position after the last one that the node's key has applied before the batch.
     """
     parents = nodes.parents
     split = np.flatnonzero(splits & (nodes.level > 0))
@@ -185,14 +177,9 @@ class Cover:
 
         Raises ``StateCorruptError`` if nodes are missing.
 
-        Parameters
-        ----------
-        live
-            Number of live tuples below each node.
-        leaves
-            Mask of the nodes that may lose a tuple in the batch.
-        stop, total
-            For each key, the position after the last applied one, and the number of its live tuples.
+        ``live``: number of live tuples below each node.
+        ``leaves``: mask of the nodes that may lose a tuple in the batch.
+        ``stop``, ``total``: for each key, the position after the last applied one, and the number of its live tuples.
         """
         split = np.flatnonzero(leaves & (nodes.level > 0))
         parent, parts = nodes.parents, nodes.at(split)
@@ -263,16 +250,10 @@ def split_nodes(
 ) -> tuple[Bools, Demand]:
     """Mask of the ``nodes`` that the batch needs, and the demand for the leaves that it also needs.
 
-    Parameters
-    ----------
-    entries, codes
-        As for :meth:`.Demand.of`.
-    nodes, node_keys
-        Nodes that the demand named, and their key indices.
-    arriving
-        As :func:`arriving_values` returns it.
-    active
-        Mask of the keys that the batch works on.
+    ``entries``, ``codes``: as for :meth:`.Demand.of`.
+    ``nodes``, ``node_keys``: nodes that the demand named, and their key indices.
+    ``arriving``: as :func:`arriving_values` returns it.
+    ``active``: mask of the keys that the batch works on.
     """
     needed, leaves = np.ones(len(nodes), np.bool_), []
     for name in stage.state.deltas:
@@ -323,10 +304,7 @@ class PartialColumns:
 def combine_totals(layout: Layout, stored: StoredObjects, partials: PartialColumns, items: Items, totals: Stretches) -> PartialColumns:
     """The partial of each total; an empty one has identities, and null for objects.
 
-    Parameters
-    ----------
-    partials
-        The partials of the items, one row per item; objects are decoded.
+    ``partials``: the partials of the items, one row per item; objects are decoded.
     """
     ints, floats = partials.ints, partials.floats
     n, largest = len(totals.key), int(np.diff(items.offsets).max(initial=0))

@@ -271,14 +271,9 @@ class Demand:
 
         Raises ``StateCorruptError`` if rows are missing.
 
-        Parameters
-        ----------
-        entries
-            All ``key`` rows and waiting tuples of the keys, and any nodes.
-        rows
-            At least the times of the new rows.
-        codes
-            Key index of each of ``entries``, and then of ``rows``.
+        ``entries``: all ``key`` rows and waiting tuples of the keys, and any nodes.
+        ``rows``: at least the times of the new rows.
+        ``codes``: key index of each of ``entries``, and then of ``rows``.
         """
         codes, of_rows = codes[: len(entries)], codes[len(entries) :]
         active, chosen = np.bincount(of_rows, minlength=n_keys) > 0, np.zeros(len(codes), np.bool_)

@@ -102,12 +102,8 @@ class PolicyInput:
 class PositionSequence(ABC):
     """The batch of one sequence.
 
-    Parameters
-    ----------
-    keys
-        The key columns of each key.
-    tuples
-        The tuples that the batch knows.
+    ``keys``: the key columns of each key.
+    ``tuples``: the tuples that the batch knows.
     """
 
     def __init__(self, stage: PositionStage, name: str, keys: pa.Table, known: StoredSequence, tuples: Leaves) -> None:

@@ -129,12 +129,8 @@ class Forest:
     def grown(cls, layout: Layout, objects: StoredObjects, n_keys: int, nodes: pa.Table, key: Ints, n_restored: int) -> Self:
         """The forest of ``nodes``, restored ones and then new leaves, and of all further nodes that these complete. O(n log n).
 
-        Parameters
-        ----------
-        nodes
-            Columns ``NODE_LEVEL``, ``POSITION``, ``FIRST`` and the partials; nodes of a key are in order of their positions.
-        key
-            Key index of each node; shape (n_nodes,).
+        ``nodes``: columns ``NODE_LEVEL``, ``POSITION``, ``FIRST`` and the partials; nodes of a key are in order of their positions.
+        ``key``: key index of each node; shape (n_nodes,).
         """
         level, begin, first = (int64_of(nodes.column(name).combine_chunks()) for name in (NODE_LEVEL, POSITION, FIRST))
         is_new = np.arange(len(key)) >= n_restored
@@ -242,23 +238,12 @@ class PositionState:
 
     Raises ``SpecError`` if two columns of the state would have the same name.
 
-    Parameters
-    ----------
-    types
-        Arrow type of each of the source's columns.
-
-    Attributes
-    ----------
-    live, conditions
-        The state's column for each column of the source, and for each condition column, that waiting tuples keep.
-    sequences
-        Indexes of the windows of each sequence, by the sequence's name.
-    deltas
-        Names of the sequences whose windows evict by a delta, so that tuples leave from anywhere.
-    schema
-        Schema of the state, without checksums.
-    rows
-        Schema of new rows: keys, the columns and conditions that windows and aggregates read, event time, number in order of arrival,
+    ``types``: Arrow type of each of the source's columns.
+    ``live``, ``conditions``: the state's column for each column of the source, and for each condition column, that waiting tuples keep.
+    ``sequences``: indexes of the windows of each sequence, by the sequence's name.
+    ``deltas``: names of the sequences whose windows evict by a delta, so that tuples leave from anywhere.
+    ``schema``: schema of the state, without checksums.
+    ``rows``: schema of new rows: keys, the columns and conditions that windows and aggregates read, event time, number in order of arrival,
         ``CLOSED`` and ``LATE``. ``CLOSED`` is the instant through which windows were closed when the row arrived; null means the same as
         for the row before. ``LATE`` is whether the row arrived behind the watermark; null means no.
     """

@@ -34,11 +34,8 @@ _ANYTHING = pa.string()
 class ResultTable(Sequence[Mapping[str, Any]]):
     """Result rows in (key, window, window_end, trigger, revision, window_start) order, nulls first.
 
-    Attributes
-    ----------
-    columns
-        By name: the key columns, ``window``, its bounds, ``trigger``, ``revision``, the aggregates in the spec's order, and ``retracted``
-        where late rows bring revisions.
+    ``columns``: by name: the key columns, ``window``, its bounds, ``trigger``, ``revision``, the aggregates in the spec's order, and
+        ``retracted`` where late rows bring revisions.
     """
 
     def __init__(self, columns: Mapping[str, Column], length: int) -> None:
@@ -210,13 +207,9 @@ class Advanced:
     ) -> Self:
         """The result for new rows of these ``numbers``, of which the mask ``late`` marks those behind the watermark; null means no.
 
-        Parameters
-        ----------
-        results, state
-            Parts of the result rows and of the state; no state if none is kept.
-        refused
-            By the names of windows for which the same rows are late, the numbers of the rows that they refused. A row is too late if all
-            did.
+        ``results``, ``state``: parts of the result rows and of the state; no state if none is kept.
+        ``refused``: by the names of windows for which the same rows are late, the numbers of the rows that they refused. A row is too late
+            if all did.
         """
         # Mostly some window refuses none, and then there is nothing to compare.
         fewest, *others = sorted((numbers, *refused.values()), key=len)

@@ -398,12 +398,8 @@ def _grouped(group: Ints, order: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
 def advance(stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     """Apply new ``rows`` to the ``stored`` fragments of some keys; O(n log n) in both, plus suspects × open sessions of their keys.
 
-    Parameters
-    ----------
-    rows
-        All new rows of these keys, with the columns of ``stage.rows``.
-    stored
-        All fragments of these keys that are not closed, with the columns of ``stage.schema``.
+    ``rows``: all new rows of these keys, with the columns of ``stage.rows``.
+    ``stored``: all fragments of these keys that are not closed, with the columns of ``stage.schema``.
     """
     verify_once(stage.check, stored)
     arrived = SessionInput.of(stage, rows, stored)

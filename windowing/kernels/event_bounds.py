@@ -241,12 +241,8 @@ WINDOWS, GROUPS, LENGTH, LISTED = range(4)
 class RowFlags(NamedTuple):
     """Input and output columns of the rows; shapes (n_rows,).
 
-    Attributes
-    ----------
-    marks, suspect, accepted
-        As in :func:`sessions`.
-    held
-        Mask of accepted rows; the kernel adds accepted suspects.
+    ``marks``, ``suspect``, ``accepted``: as in :func:`sessions`.
+    ``held``: mask of accepted rows; the kernel adds accepted suspects.
     """
 
     marks: Ints

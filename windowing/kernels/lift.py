@@ -246,14 +246,9 @@ def stored(
 ) -> dict[str, pa.Array]:
     """The partials (``ints``, ``floats``) as the columns ``layout.fields``: what :func:`arenas` reads.
 
-    Parameters
-    ----------
-    ints, floats
-        Arenas of ``layout`` where ``table`` holds stored partials, of ``layout.lifting`` where it holds rows.
-    table
-        What the partials point into.
-    time, ties
-        Columns of ``table`` where it holds rows.
+    ``ints``, ``floats``: arenas of ``layout`` where ``table`` holds stored partials, of ``layout.lifting`` where it holds rows.
+    ``table``: what the partials point into.
+    ``time``, ``ties``: columns of ``table`` where it holds rows.
     """
     of_rows = time is not None
     program = (layout.lifting if of_rows else layout).program()

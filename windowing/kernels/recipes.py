@@ -192,10 +192,7 @@ def lower(layout: Layout, ints: Ints, floats: Floats, table: pa.Table) -> dict[s
 
     Raises ``AggregateOverflowError`` if an exact result left its type.
 
-    Parameters
-    ----------
-    table
-        The rows that the partials' rows point into.
+    ``table``: the rows that the partials' rows point into.
     """
     partials = Partials(layout, layout.program(), ints, floats, table)
     with np.errstate(all="ignore"):

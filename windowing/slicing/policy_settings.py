@@ -51,12 +51,8 @@ class Triggers(NamedTuple):
 class PolicySettings:
     """The policies of one window of the spec.
 
-    Attributes
-    ----------
-    evict, trigger
-        The window's policies; no trigger for a window that its eviction flushes.
-    array
-        The kernel's settings, elements ``EVICT`` to ``PERIOD``; int64, shape (11,).
+    ``evict``, ``trigger``: the window's policies; no trigger for a window that its eviction flushes.
+    ``array``: the kernel's settings, elements ``EVICT`` to ``PERIOD``; int64, shape (11,).
     """
 
     def __init__(self, window: Window, rules: PolicyRules, pipeline: Pipeline) -> None:
@@ -117,10 +113,7 @@ class PolicySettings:
     def listed(self, time: Ints, ticks: Ints, clock: Clock) -> Ints:
         """Calendar ticks that a batch may reach, ascending; empty if ticks have a fixed period.
 
-        Parameters
-        ----------
-        time, ticks
-            Times of the tuples to apply, and next ticks of the keys; shapes (n_tuples,) and (n_keys,).
+        ``time``, ``ticks``: times of the tuples to apply, and next ticks of the keys; shapes (n_tuples,) and (n_keys,).
         """
         if self._steps is None or self._steps.period is not None:
             return _NONE
@@ -137,10 +130,7 @@ class PolicySettings:
 
         Raises ``WindowmillError`` if a key has too many due ticks, or the batch too many triggers.
 
-        Parameters
-        ----------
-        whole
-            Whether the columns of the eviction's and of the trigger's delta hold integers.
+        ``whole``: whether the columns of the eviction's and of the trigger's delta hold integers.
         """
         by = [_difference(policy.delta if policy is not None else None) for policy in (self.evict, self.trigger)]
         rules = kernel.Rules(

@@ -279,16 +279,11 @@ class EmittedVersions:
 class RevisedSlicer:
     """All versions of one window whose bounds depend on rows or a function, over all keys.
 
-    Parameters
-    ----------
-    replay
-        Makes the replay of one key from the leaves' times and their cells, by leaf index.
-    reads_cells
-        Whether the replay reads cells; otherwise they are empty.
-    latest_first
-        Whether of rows that arrived together the latest is accepted first; otherwise those in closed windows come last, in order.
-    clips
-        Whether a row that begins before the replay's mark counts only from there on.
+    ``replay``: makes the replay of one key from the leaves' times and their cells, by leaf index.
+    ``reads_cells``: whether the replay reads cells; otherwise they are empty.
+    ``latest_first``: whether of rows that arrived together the latest is accepted first; otherwise those in closed windows come last, in
+        order.
+    ``clips``: whether a row that begins before the replay's mark counts only from there on.
     """
 
     engine: Engine = "recompute"
