@@ -23,17 +23,7 @@ from windowmill.windowing.columnar.known_spans import NO_SPAN, EmptyStretches, S
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
 from windowmill.windowing.columnar.results import Advanced, Chunk, gives_json, typed
 from windowmill.windowing.columnar.results import result_rows as rows_of
-from windowmill.windowing.columnar.rows import (
-    ROW_KEY,
-    ROW_NUMBER,
-    ROW_TIME,
-    ROW_UNTIL,
-    ROW_WATERMARK,
-    in_order,
-    key_codes,
-    keys_of,
-    plain,
-)
+from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, in_order, key_codes, keys_of, plain
 from windowmill.windowing.columnar.slice_partials import (
     IN_TIME,
     SlicePartials,
@@ -111,13 +101,7 @@ def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: SlicePart
 
 
 def revisions_of(
-    numbering: Numbering,
-    partials: SlicePartials,
-    offsets: Ints,
-    late: Bools,
-    before: tuple[Ints, Ints],
-    revising: Revising,
-    through: int,
+    numbering: Numbering, partials: SlicePartials, offsets: Ints, late: Bools, before: tuple[Ints, Ints], revising: Revising, through: int
 ) -> tuple[Windows, Ints]:
     """The versions of the windows of a grid that the ``late`` partials of a batch revise, and their numbers.
 

@@ -348,17 +348,7 @@ def _combine_listed(line: Ints, begun: int, ended: int, listed: Any, given: Any,
 
 @inlined
 def _do(
-    operation: int,
-    i: int,
-    f: int,
-    n_ints: int,
-    n_floats: int,
-    begun: int,
-    ended: int,
-    listed: Any,
-    given: Any,
-    nodes: Any,
-    out: Any,
+    operation: int, i: int, f: int, n_ints: int, n_floats: int, begun: int, ended: int, listed: Any, given: Any, nodes: Any, out: Any
 ) -> None:
     work, work_ends, roots = listed
     ints, floats = given

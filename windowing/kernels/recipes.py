@@ -63,11 +63,7 @@ OPERATIONS: Mapping[str, tuple[int, int, int]] = {
     "count_least": (op.COUNT_LEAST, 2, 0),
 }
 #: Operations if leaves are rows of one sorted table: a row's number gives its position, so two columns suffice for an extreme.
-ROW_OPERATIONS: Mapping[str, tuple[int, int, int]] = {
-    **OPERATIONS,
-    "greatest": (op.PICK_GREATEST, 2, 0),
-    "least": (op.PICK_LEAST, 2, 0),
-}
+ROW_OPERATIONS: Mapping[str, tuple[int, int, int]] = {**OPERATIONS, "greatest": (op.PICK_GREATEST, 2, 0), "least": (op.PICK_LEAST, 2, 0)}
 
 
 @dataclass(frozen=True, slots=True)

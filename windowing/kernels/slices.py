@@ -212,17 +212,7 @@ def _restricted(closed: Ints, first: int, stop: int, after: int) -> bool:
 
 @helper
 def _ranges(
-    offsets: Ints,
-    starts: Ints,
-    closed: Ints,
-    size: int,
-    hop: int,
-    origin: int,
-    after: int,
-    through: int,
-    ends: Ints,
-    lo: Ints,
-    hi: Ints,
+    offsets: Ints, starts: Ints, closed: Ints, size: int, hop: int, origin: int, after: int, through: int, ends: Ints, lo: Ints, hi: Ints
 ) -> Ints:
     """Offsets of each key's windows, shape (n_keys + 1,); fills in each window's end and range of slices unless those arrays are empty.
 

@@ -74,14 +74,7 @@ class SessionSlicer(_Slicer):
         accepted = leaves.new & ~suspect
         live = self._held(leaves) | accepted
         owner, key, start, end = session_kernel.sessions(
-            self._gap,
-            self._longest,
-            leaves.rows()._replace(stop=leaves.until),
-            closed,
-            suspect,
-            live,
-            accepted,
-            clock.closed,
+            self._gap, self._longest, leaves.rows()._replace(stop=leaves.until), closed, suspect, live, accepted, clock.closed
         )
         self._live = leaves.number[live]
         members = np.flatnonzero(owner >= 0)
@@ -105,12 +98,7 @@ class SnapshotSlicer(_Slicer):
         held = self._held(leaves) | accepted
         fixed = self._marks["fixed"]
         *bounds, offsets, members, begins = snapshot_kernel.snapshots(
-            rows,
-            closed,
-            accepted & (leaves.time < closed),
-            held,
-            fixed,
-            clock.closed,
+            rows, closed, accepted & (leaves.time < closed), held, fixed, clock.closed
         )
         live = held & (rows.stop > fixed[leaves.key])
         self._live = leaves.number[live]
@@ -140,16 +128,7 @@ class CountSlicer(_Slicer):
         held = self._held(leaves) | accepted
         begun = self._marks["begun"]
         table, sequence, offsets, members, middles, self._lasting = count_kernel.counts(
-            self._size,
-            leaves.rows(),
-            closed,
-            suspect,
-            held,
-            accepted,
-            begun,
-            self._marks["middle_end"],
-            clock.closed,
-            self._intervals,
+            self._size, leaves.rows(), closed, suspect, held, accepted, begun, self._marks["middle_end"], clock.closed, self._intervals
         )
         key, group, start, end, lo, hi = (np.ascontiguousarray(column) for column in table.T)
         windows = Windows.of(key, start, end, group=group, ranges=(sequence, lo, hi), middles=middles, members=(offsets, members))
