@@ -18,7 +18,6 @@ from windowmill.windowing.bounds import check_duration, check_key, check_share, 
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHING, SLICE
 from windowmill.windowing.columnar.aggregation import Aggregation
 from windowmill.windowing.columnar.hashes import with_checksums
-from windowmill.windowing.columnar.interval_events import spans_of
 from windowmill.windowing.columnar.known_spans import NO_SPAN, EmptyStretches, Spans, bounds_before, spans_before, spans_stored, split_off
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
 from windowmill.windowing.columnar.results import Advanced, Chunk, gives_json, typed
@@ -36,13 +35,13 @@ from windowmill.windowing.columnar.slice_partials import (
     reached_windows,
     windows_of,
 )
-from windowmill.windowing.columnar.slices import CHUNK_SLICES, GRID, NodeStage, Revising, Sliced, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import CHUNK_SLICES, GRID, NodeStage, Revising, Sliced, SliceStage, WindowStage, spans_of
 from windowmill.windowing.counts import Counts
+from windowmill.windowing.kernels.arrays import Rows
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows
 from windowmill.windowing.kernels.lift import arenas, condition_column, int64_of, stored
 from windowmill.windowing.kernels.recipes import lower
-from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.kernels.slices import (
     SortedSlices,
     along_axis,

@@ -32,10 +32,10 @@ from windowmill.windowing.columnar.added_columns import SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slice_partials import SlicePartials
 from windowmill.windowing.errors import StateCorruptError
+from windowmill.windowing.kernels.arrays import Rows
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, known_span
 from windowmill.windowing.kernels.lift import int64_of, valid_of
-from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.slicing.edges import Numbering, WindowGrid
 from windowmill.windowing.watermark import BEFORE
 

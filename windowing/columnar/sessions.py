@@ -45,13 +45,13 @@ from windowmill.windowing.columnar.results import Advanced, gives_json, retracti
 from windowmill.windowing.columnar.rows import ascending, by_time, codes_of, reordered
 from windowmill.windowing.columnar.slices import LiftingStage, lifted_groups
 from windowmill.windowing.kernels import event_bounds
+from windowmill.windowing.kernels.arrays import Rows
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.event_bounds import SessionLimits
 from windowmill.windowing.kernels.fragments import FragmentColumns, combine_nodes, sessions_of, uncovered
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import arenas, condition_column, int64_of, stored
 from windowmill.windowing.kernels.recipes import lower
-from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE, commits_of

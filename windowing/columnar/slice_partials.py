@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, ORDER, REACHED, REACHING
 from windowmill.windowing.columnar.objects import Objects
+from windowmill.windowing.kernels.arrays import Rows
 from windowmill.windowing.kernels.combine import Floats, Ints
 from windowmill.windowing.kernels.grid_ranges import grid_windows
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import int64_of, valid_of
-from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.kernels.two_stacks import add_members, fifo_ranges
 from windowmill.windowing.slicing.edges import Numbering
 from windowmill.windowing.slicing.leaves import Windows

@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.arrays import distinct, grown, put
+from windowmill.windowing.kernels.arrays import Rows, distinct, grown, put, suspects_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.compilation import helper, inlined, inner, njit
-from windowmill.windowing.kernels.rows import Rows, suspects_of
 from windowmill.windowing.watermark import AFTER, BEFORE
 
 

@@ -9,10 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.arrays import bisect_left, bisect_right
+from windowmill.windowing.kernels.arrays import Rows, bisect_left, bisect_right
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.compilation import inlined, inner, njit
-from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.watermark import BEFORE
 
 HOPPING, CUMULATIVE, LISTED = 0, 1, 2

@@ -10,10 +10,11 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +22,10 @@ import pyarrow as pa
 
 from windowmill.windowing.aggregates import aggregate_for, argument_types, value_types
 from windowmill.windowing.aggregates.order import mergeable
+from windowmill.windowing.aggregates.values import WIDE
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.kernels.recipes import OPERATIONS, ROW_OPERATIONS, Atom, Lower
+from windowmill.windowing.kernels.recipes import OPERATIONS, ROW_OPERATIONS, Atom, Lower, integer_of
 from windowmill.windowing.registry import resolve
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ NUMBERS: Mapping[str, tuple[tuple[str, pa.DataType], ...]] = {
 #: Role of what the first column of a sum has no room for, null of all but very great sums: of whole numbers the high 64 bits, where these
 #: do not only repeat the sign of the low ones; of decimals how many times 10**38, unscaled, are to be added.
 HIGH = "high"
+#: One more than the greatest unscaled decimal of 38 digits.
+_DECIMALS = 10**38
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,4 +318,75 @@ def _roles(atom: Atom, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> 
     return [*roles, ("value", types[atom.columns[-1]])]
 
 
-__all__ = ["Atom", "Layout", "ObjectAtom", "Result", "StoredField", "StoredObject", "label_atoms"]
+@dataclass(frozen=True, slots=True)
+class WiderPartials:
+    """How partials of a narrower layout are read in a wider one of the same spec."""
+
+    #: For each column of the wider layout, that of the narrower one which holds the same, maybe in a narrower type.
+    same: Mapping[str, str]
+    #: Columns, by role, of sums that are of floats or decimals now, each with those in which they were of whole numbers.
+    sums: Sequence[tuple[Mapping[str, StoredField], Mapping[str, StoredField]]]
+
+    @classmethod
+    def between(cls, narrow: Layout | None, wide: Layout | None) -> Self | None:
+        """From the layout ``narrow`` to ``wide``, null for no partials; null if a partial does not follow from the stored ones."""
+        if narrow is None or wide is None:
+            return cls({}, ())
+        places = {atom: place for place, atom in enumerate(narrow.atoms)}
+        same = wide.columns_among(narrow)
+        sums: list[tuple[Mapping[str, StoredField], Mapping[str, StoredField]]] = []
+        for index, atom in enumerate(wide.atoms):
+            own, whole = wide.fields_of(index), replace(atom, kind="sum_int")
+            if atom in places:
+                if atom.kind == "sum_decimal" and own[""].type != narrow.fields_of(places[atom])[""].type:
+                    return None  # what its other column counts is in units of the last digit
+            elif atom.kind in ("sum_float", "sum_decimal") and whole in places:
+                sums.append((own, narrow.fields_of(places[whole])))
+            else:
+                return None
+        return cls(same, sums) if all(held.name in same for held in wide.objects) else None
+
+    @property
+    def replaced(self) -> set[str]:
+        """Columns of the narrower layout that the wider one goes without."""
+        return {*self.same.values(), *(field.name for _, whole in self.sums for field in whole.values())} - self.same.keys()
+
+    def replacing(self, stored: Collection[str]) -> set[str]:
+        """Columns of the wider layout that take the place of others among the ``stored`` ones."""
+        found = {name for name, own in self.same.items() if own != name and own in stored}
+        return found | {field.name for wide, whole in self.sums if whole[""].name in stored for field in wide.values()}
+
+    def columns(self, rows: pa.Table) -> dict[str, pa.Array]:
+        """The partials of stored ``rows`` under the names of the wider layout."""
+        found = {name: rows.column(own) for name, own in self.same.items() if own in rows.column_names}
+        for wide, whole in self.sums:
+            if whole[""].name in rows.column_names:
+                found |= _converted(_whole_numbers(rows, whole), wide)
+        return found
+
+
+def _whole_numbers(rows: pa.Table, fields: Mapping[str, StoredField]) -> list[int | None]:
+    """The sums of whole numbers, of any size; null in rows without one."""
+    lows, high = rows.column(fields[""].name).to_pylist(), fields[HIGH].name
+    # Tables that were made before sums had high bits lack them.
+    highs = rows.column(high).to_pylist() if high in rows.column_names else [None] * len(lows)
+    return [low if low is None or high is None else integer_of([low, high]) for low, high in zip(lows, highs, strict=True)]
+
+
+def _converted(sums: Sequence[int | None], fields: Mapping[str, StoredField]) -> dict[str, pa.Array]:
+    if "sum" in fields:
+        rounded = [None if each is None else float(each) for each in sums]
+        errors = [None if each is None or near is None else float(each - int(near)) for each, near in zip(sums, rounded, strict=True)]
+        found: dict[str, list[object]] = {"carry": [None if each is None else 0 for each in sums], "sum": [*rounded], "error": [*errors]}
+    else:
+        scale = fields[""].type.scale
+        unscaled = [None if each is None else each * 10**scale for each in sums]
+        parts = [None if each is None else divmod(each, _DECIMALS) if abs(each) >= _DECIMALS else (0, each) for each in unscaled]
+        found = {
+            "": [None if each is None else Decimal(each[1]).scaleb(-scale, WIDE) for each in parts],
+            HIGH: [None if each is None or not each[0] else each[0] for each in parts],
+        }
+    return {field.name: pa.array(found[role], field.type) for role, field in fields.items()}
+
+
+__all__ = ["Atom", "Layout", "ObjectAtom", "Result", "StoredField", "StoredObject", "WiderPartials", "label_atoms"]

@@ -18,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from windowmill.windowing.bounds import MAX_ROWS_OF_KEY
-from windowmill.windowing.kernels.arrays import bisect_left, bisect_right
+from windowmill.windowing.kernels.arrays import bisect_left, bisect_right, suspects_of
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.compilation import helper, inlined, inner, njit
-from windowmill.windowing.kernels.rows import suspects_of
 from windowmill.windowing.watermark import AFTER, BEFORE
 
 COUNT, TIME, DELTA, PUNCTUATION, NONE = 0, 1, 2, 3, -1
@@ -135,7 +134,7 @@ def judge_tuples(settings: Ints, listed: Ints, offsets: Ints, time: Ints, moment
     settings, listed
         As in :class:`Rules`.
     moment
-        Moment of arrival, as in :class:`~windowmill.windowing.kernels.rows.Rows`.
+        Moment of arrival, as in :class:`~windowmill.windowing.kernels.arrays.Rows`.
     applied
         Older tuples that the key knows: in the window, waiting, or the last one applied.
 

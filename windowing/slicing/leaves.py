@@ -9,8 +9,8 @@ from typing import Literal, Protocol, Self
 import numpy as np
 import pyarrow as pa
 
+from windowmill.windowing.kernels.arrays import Rows
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.watermark import AFTER, Clock, commits_of
 
 #: What combines the leaves of a window: FlatFAT, two stacks, or one after the other.
