@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import LATE, NUMBER_OF
 from windowmill.windowing.columnar.hashes import verify_once
-from windowmill.windowing.columnar.position_deltas import DeltaSequence, PartialColumns, combine_totals, sequence_nodes
+from windowmill.windowing.columnar.position_deltas import DeltaSequence, PartialColumns, combine_totals, live_nodes
 from windowmill.windowing.columnar.position_reads import StoredSequence, evictable_in, nodes_of, tuples_of
 from windowmill.windowing.columnar.position_sequence import (
     KeptSequence,
@@ -21,7 +21,7 @@ from windowmill.windowing.columnar.position_sequence import (
     WindowOutcome,
     part_of,
 )
-from windowmill.windowing.columnar.positions import Forest, PositionStage
+from windowmill.windowing.columnar.positions import HEAD, Forest, PositionStage
 from windowmill.windowing.columnar.results import Advanced, Chunk, Column, result_rows
 from windowmill.windowing.columnar.rows import ROW_TIME, ascending, keys_of
 from windowmill.windowing.columnar.slice_partials import combine_numbers
@@ -55,12 +55,10 @@ class FrontSequence(KeptSequence):
 
     def _run(self, window: int) -> WindowOutcome:
         evictable = evictable_in(self._stage, window)
-        applied = np.diff(self._fed.offsets) * evictable.by_count
-        offsets, level, begin, first = self._forest.covers(self._before[window].front, self._next, applied, evictable.before)
+        by_count = np.diff(self._fed.offsets) * evictable.by_count
+        offsets, level, begin, first = self._forest.covers(self._before[window].front, self._next, by_count, evictable.before)
         before = WindowContent(offsets, begin, np.int64(1) << level, first, no_values(len(level)))
-        return self._run_policies(window, self._entered(window, before))
-
-    def _run_policies(self, window: int, entered: PolicyInput) -> WindowOutcome:
+        entered = self._entered(window, before)
         settings, applied, keys, begin = self._stage.settings[window], entered.tuples, entered.keys, entered.begin
         evict = applied.evict
         flushes_by_delta = settings.trigger is None and settings.evict.delta is not None
@@ -157,21 +155,23 @@ def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     verify_once(stage.check, stored)
     rows = ascending(rows, NUMBER_OF)
     keys, codes, n_keys = keys_of([stored, rows], stage.keys)
+    of_stored, of_rows = codes[: len(stored)], codes[len(stored) :]
     results, parts, refused = [], [], dict[tuple[str, ...], Ints]()
     for name in stage.state.sequences:
-        known = StoredSequence.of(name, stored, codes[: len(stored)], n_keys)
-        tuples = tuples_of(stage, known, rows, codes[len(stored) :])
+        known = StoredSequence.of(name, stored, of_stored, n_keys)
+        tuples = tuples_of(stage, known, rows, of_rows)
         windows = tuple(stage.pipeline.windows[window].name for window in stage.state.sequences[name])
         if stage.bounded:
             bounded = BoundedSequence(stage, name, keys, known, tuples)
             results += list(bounded.results())
             refused[windows] = bounded.refused
             continue
-        sequence: KeptSequence
+        kind: type[KeptSequence] = FrontSequence
         if name in stage.state.deltas:
-            sequence = DeltaSequence(stage, name, keys, known, sequence_nodes(name, stored, codes[: len(stored)], known), tuples)
+            kind, nodes = DeltaSequence, live_nodes(name, stored, of_stored, known.scalar(HEAD))
         else:
-            sequence = FrontSequence(stage, name, keys, known, nodes_of(name, stored, codes[: len(stored)]), tuples)
+            nodes = nodes_of(name, stored, of_stored)
+        sequence = kind(stage, name, keys, known, (stored.take(pa.array(nodes)), of_stored[nodes]), tuples)
         results += list(sequence.results())
         parts += sequence.changes() if stage.keep else []
         refused[windows] = sequence.refused

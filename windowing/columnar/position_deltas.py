@@ -9,18 +9,18 @@ such nodes only.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.added_columns import BATCH, KIND, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, TIME
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
-from windowmill.windowing.columnar.position_reads import Bounds, Demand, StoredSequence
+from windowmill.windowing.columnar.position_reads import Bounds, Demand, NodesToRead, StoredSequence, rows_of
 from windowmill.windowing.columnar.position_sequence import KeptSequence, PolicyInput, Scalars, WindowContent, WindowOutcome
 from windowmill.windowing.columnar.positions import (
     ABOVE,
@@ -110,8 +110,7 @@ def live_nodes(name: str, stored: pa.Table, codes: Ints, head: Ints) -> Ints:
     ``codes``: key index of each row.
     ``head``: first position that each key's windows hold.
     """
-    of_sequence = pc.and_(pc.equal(stored.column(SEQUENCE), name), pc.equal(stored.column(KIND), NODE))
-    rows = np.flatnonzero(of_sequence.to_numpy())
+    rows = rows_of(stored, name, NODE)
     nodes = stored.select([NODE_LEVEL, POSITION, LIVE, BATCH]).take(pa.array(rows))
     places = places_of(nodes, codes[rows])
     batch, live = (int64_of(nodes.column(column).combine_chunks()) for column in (BATCH, LIVE))
@@ -194,10 +193,9 @@ class Cover:
 
 
 @dataclass(frozen=True)
-class _Leaves:
+class _Leaves(NodesToRead):
     """The leaves below nodes of level ``STRIDE`` that a batch splits, and those below no stored node."""
 
-    sequence: str
     #: Key index and number of each node that is split; sorted by number.
     key: Ints
     block: Ints
@@ -205,11 +203,11 @@ class _Leaves:
     head: Ints
     stop: Ints
 
-    def only(self, keys: Ints) -> _Leaves:
+    def only(self, keys: Ints) -> Self:
         place = np.full(len(self.head), -1, np.int64)
         place[keys] = np.arange(len(keys))
         kept = place[self.key] >= 0
-        return _Leaves(self.sequence, place[self.key][kept], self.block[kept], self.head[keys], self.stop[keys])
+        return replace(self, key=place[self.key][kept], block=self.block[kept], head=self.head[keys], stop=self.stop[keys])
 
     def holds(self, nodes: pa.Table, key: Ints) -> Bools:
         level, begin = (int64_of(nodes.column(name).combine_chunks()) for name in (NODE_LEVEL, POSITION))
@@ -279,12 +277,6 @@ def _greatest(stage: PositionStage, name: str, known: StoredSequence, arriving: 
     key = np.append(np.arange(len(known.entry)), known.waiting_keys[waits])
     both = joined_values((arriving, values_of(delta, waiting, waits)))
     return greatest_values(both, key, len(known.entry)), holds_integers(delta, waiting)
-
-
-def sequence_nodes(name: str, stored: pa.Table, codes: Ints, known: StoredSequence) -> tuple[pa.Table, Ints]:
-    """The restored nodes of the sequence ``name`` that have live tuples, and their key indices."""
-    rows = live_nodes(name, stored, codes, known.scalar(HEAD))
-    return stored.take(pa.array(rows)), codes[rows]
 
 
 @dataclass(frozen=True)

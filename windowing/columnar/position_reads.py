@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,19 +63,19 @@ class StoredSequence:
         Raises ``StateCorruptError`` if rows are missing: a batch that adds rows of a key also adds a ``key`` row, which counts the tuples
         that wait.
         """
-        batch, found = int64_of(stored.column(BATCH).combine_chunks()), _rows_of(stored, name, KEY_ROW)
+        batch, found = int64_of(stored.column(BATCH).combine_chunks()), rows_of(stored, name, KEY_ROW)
         found = found[np.lexsort((batch[found], codes[found]))]
         last = found[np.append(codes[found][1:] != codes[found][:-1], True)] if len(found) else found
         entry = np.full(n_keys, -1, np.int64)
         entry[codes[last]] = np.arange(len(last))
         entries = stored.take(pa.array(last)).combine_chunks()
-        waiting = _rows_of(stored, name, WAITING)
+        waiting = rows_of(stored, name, WAITING)
         through = np.full(n_keys, BEFORE, np.int64)
         through[codes[last]] = int64_of(entries.column(THROUGH).combine_chunks())
         waiting = waiting[int64_of(stored.column(TIME).combine_chunks())[waiting] >= through[codes[waiting]]]
         written, queued = np.full(n_keys, BEFORE, np.int64), np.zeros(n_keys, np.int64)
         written[codes[last]], queued[codes[last]] = batch[last], int64_of(entries.column(QUEUED).combine_chunks())
-        others = np.append(waiting, _rows_of(stored, name, NODE))
+        others = np.append(waiting, rows_of(stored, name, NODE))
         wrong = np.bincount(codes[waiting], minlength=n_keys) != queued
         wrong[codes[others[batch[others] > written[codes[others]]]]] = True
         if wrong.any():
@@ -96,17 +97,16 @@ class StoredSequence:
         return found
 
 
-def _rows_of(stored: pa.Table, sequence: str, kind: str) -> Ints:
+def rows_of(stored: pa.Table, sequence: str, kind: str) -> Ints:
     """Indices of the rows of a ``sequence`` and a ``kind``."""
     return np.flatnonzero(pc.and_(pc.equal(stored.column(SEQUENCE), sequence), pc.equal(stored.column(KIND), kind)).to_numpy())
 
 
-def nodes_of(name: str, stored: pa.Table, codes: Ints) -> tuple[pa.Table, Ints]:
-    """The nodes of the sequence ``name`` in order of (key, position, level), and their key indices."""
-    nodes = _rows_of(stored, name, NODE)
+def nodes_of(name: str, stored: pa.Table, codes: Ints) -> Ints:
+    """Indices of the rows of the nodes of the sequence ``name``, in order of (key, position, level)."""
+    nodes = rows_of(stored, name, NODE)
     position, level = (int64_of(stored.column(column).combine_chunks().take(pa.array(nodes))) for column in (POSITION, NODE_LEVEL))
-    nodes = nodes[np.lexsort((level, position, codes[nodes]))]
-    return stored.take(pa.array(nodes)), codes[nodes]
+    return nodes[np.lexsort((level, position, codes[nodes]))]
 
 
 def tuples_of(stage: PositionStage, known: StoredSequence, rows: pa.Table, codes: Ints) -> Leaves:
@@ -172,36 +172,33 @@ class Bounds:
     above: int
 
 
-class NodesToRead(Protocol):
+@dataclass(frozen=True)
+class NodesToRead(ABC):
     """Nodes of a sequence that a batch needs."""
 
-    @property
-    def sequence(self) -> str:
-        """The sequence."""
-        ...
+    sequence: str
 
-    def only(self, keys: Ints) -> NodesToRead:
+    @abstractmethod
+    def only(self, keys: Ints) -> Self:
         """What is wanted of the keys of these indices, which are counted from 0 in it."""
-        ...
 
+    @abstractmethod
     def holds(self, nodes: pa.Table, key: Ints) -> Bools:
         """Mask of the ``nodes`` of the sequence that the batch needs; ``key`` are their key indices."""
-        ...
 
+    @abstractmethod
     def may_hold(self, bounds: Bounds) -> Bools:
         """Whether the batch may need nodes within ``bounds`` of each key; shape (n_keys,)."""
-        ...
 
 
 @dataclass(frozen=True)
-class InnerNodes:
+class InnerNodes(NodesToRead):
     """All inner nodes of a sequence whose tuples leave from anywhere; :mod:`.position_deltas` then selects the rest."""
 
-    sequence: str
     head: Ints  #: First position that the windows of each key hold; shape (n_keys,).
 
-    def only(self, keys: Ints) -> InnerNodes:
-        return InnerNodes(self.sequence, self.head[keys])
+    def only(self, keys: Ints) -> Self:
+        return replace(self, head=self.head[keys])
 
     def holds(self, nodes: pa.Table, key: Ints) -> Bools:
         level, begin = (int64_of(nodes.column(name).combine_chunks()) for name in (NODE_LEVEL, POSITION))
@@ -212,25 +209,22 @@ class InnerNodes:
 
 
 @dataclass(frozen=True)
-class Stretch:
+class Stretch(NodesToRead):
     """The stretch of positions that a window holds of each key, and what of it is evictable."""
 
-    sequence: str
     evictable: Evictable
     #: The stretch [``front``, ``stop``) before the batch; shapes (n_keys,).
     front: Ints
     stop: Ints
     applied: Ints  #: Upper bound of the number of tuples that the batch applies; shape (n_keys,).
 
-    def only(self, keys: Ints) -> Stretch:
-        """The stretches of the keys of these indices."""
+    def only(self, keys: Ints) -> Self:
         return replace(self, front=self.front[keys], stop=self.stop[keys], applied=self.applied[keys])
 
     def holds(self, nodes: pa.Table, key: Ints) -> Bools:
-        """Mask of the ``nodes`` of the sequence that the batch needs; ``key`` are their key indices.
+        """The leaves of evictable tuples, and the greatest nodes of the stretch that hold none of these.
 
-        They are the leaves of evictable tuples, and the greatest nodes of the stretch that hold none of these. Leaves after the
-        stretch are damage, which is noticed only when they are read.
+        Leaves after the stretch are damage, which is noticed only when they are read.
         """
         level, begin, first, above = (int64_of(nodes.column(name).combine_chunks()) for name in (NODE_LEVEL, POSITION, FIRST, ABOVE))
         front, stop, applied = self.front[key], self.stop[key], self.applied[key]
@@ -243,7 +237,6 @@ class Stretch:
         return np.asarray(made_of | ((begin >= stop) & (level == 0)), np.bool_)
 
     def may_hold(self, bounds: Bounds) -> Bools:
-        """Whether the batch may need nodes within ``bounds`` of each key; shape (n_keys,)."""
         level = min(bounds.level, 61)
         parent = 1 << max(level + 1, LOWEST)
         left = self.front + (self.applied if self.evictable.by_count else 0) + parent - (1 << level)

@@ -238,15 +238,11 @@ WINDOWS, GROUPS, LENGTH, LISTED = range(4)
 
 
 class RowFlags(NamedTuple):
-    """Input and output columns of the rows; shapes (n_rows,).
-
-    ``marks``, ``suspect``, ``accepted``: as in :func:`sessions`.
-    ``held``: mask of accepted rows; the kernel adds accepted suspects.
-    """
+    """Input and output columns of the rows; shapes (n_rows,). Those without a comment are as in :func:`sessions`."""
 
     marks: Ints
     suspect: Bools
-    held: Bools
+    held: Bools  #: Mask of accepted rows; the kernel adds accepted suspects.
     accepted: Bools
 
 
@@ -269,18 +265,7 @@ class ClosedWindows(NamedTuple):
 
 
 @njit
-def counts(
-    size: int,
-    rows: Rows,
-    marks: Ints,
-    suspect: Bools,
-    held: Bools,
-    accepted: Bools,
-    begun: Ints,
-    middle_end: Ints,
-    through: int,
-    intervals: bool,
-) -> Any:
+def counts(size: int, rows: Rows, judged: RowFlags, fronts: Fronts, through: int, intervals: bool) -> Any:
     """Judge the suspects, and find the windows that end at or before ``through``.
 
     An accepted suspect changes the sequence of rows, so later windows form another group with a front of its own.
@@ -289,10 +274,6 @@ def counts(
     ----------
     size
         Number of start times per window.
-    marks, suspect, held, accepted
-        As in :class:`RowFlags`.
-    begun, middle_end
-        As in :class:`Fronts`.
     intervals
         Whether rows are intervals, so that windows are lists of rows rather than ranges.
 
@@ -303,7 +284,6 @@ def counts(
         of each window's listed rows, and these rows; for each group, the previous end of its front, and whether it is its key's last group.
     """
     n = len(rows.time)
-    judged, fronts = RowFlags(marks, suspect, held, accepted), Fronts(begun, middle_end)
     table, ends, lengths = np.empty((n, 6), np.int64), np.zeros(n + 1, np.int64), np.zeros(4, np.int64)
     found = ClosedWindows(table, ends, np.empty(n, np.int64), np.empty(n, np.int64), lengths)
     sequence, members = np.empty(16, np.int64), np.empty(16, np.int64)
