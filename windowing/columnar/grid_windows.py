@@ -22,7 +22,18 @@ from windowmill.windowing.columnar.known_spans import NO_SPAN, EmptyStretches, S
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
 from windowmill.windowing.columnar.results import Advanced, Chunk, gives_json, typed
 from windowmill.windowing.columnar.results import result_rows as rows_of
-from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, in_order, key_codes, keys_of, plain
+from windowmill.windowing.columnar.rows import (
+    ROW_KEY,
+    ROW_NUMBER,
+    ROW_TIME,
+    ROW_UNTIL,
+    ROW_WATERMARK,
+    as_table,
+    in_order,
+    key_codes,
+    keys_of,
+    plain,
+)
 from windowmill.windowing.columnar.slice_partials import (
     IN_TIME,
     SlicePartials,
@@ -398,7 +409,7 @@ def _bare(stage: WindowStage, number: int, merged: _WholeSlices, key: Ints, colu
     """Bare result rows of these ``columns`` and of the keys with index ``key``."""
     of_keys = {column: values.take(pa.array(key)) for column, values in merged.of_key.items()}
     whole = {**columns, **of_keys, GRID: pa.repeat(number, len(key))}
-    return pa.table([whole[field.name].cast(field.type) for field in stage.bare_schema], schema=stage.bare_schema)
+    return as_table(whole, stage.bare_schema)
 
 
 def _check_number(stage: WindowStage, window: str, grid: WindowGrid, merged: _WholeSlices) -> None:
@@ -431,17 +442,14 @@ def _kept(
     fields |= {column: values.take(pa.array(partials.keys)) for column, values in merged.of_key.items()}
     in_time = partials.closed == BEFORE
     fields |= spans_stored(stage.known, np.where(in_time[:, None], NO_SPAN * len(stage.known), partials.before))
-    rows = pa.table([fields[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+    rows = as_table(fields, stage.schema)
     if not len(span_keys):
         return with_checksums(rows)
     of_keys = {column: values.take(pa.array(span_keys)) for column, values in merged.of_key.items()}
-    given = {**spans, **of_keys, BATCH: pa.repeat(stage.batch, len(span_keys))}
-    columns = [
-        given[field.name].cast(field.type) if field.name in given else pa.nulls(len(span_keys), field.type) for field in stage.schema
-    ]
+    of_spans = as_table({**spans, **of_keys, BATCH: pa.repeat(stage.batch, len(span_keys))}, stage.schema, fill=True)
     keys = np.append(partials.keys, span_keys)
     order = np.argsort(keys, kind="stable")
-    whole = pa.concat_tables([rows, pa.table(columns, schema=stage.schema)]).take(pa.array(order)).combine_chunks()
+    whole = pa.concat_tables([rows, of_spans]).take(pa.array(order)).combine_chunks()
     return with_checksums(whole)
 
 
@@ -453,4 +461,4 @@ def result_rows(stage: WindowStage, bare: pa.Table) -> pa.Table:
         columns["window_start"] = pa.array(int64_of(bare.column("window_end").combine_chunks()) - stage.hopping[number].size)
     columns = {"revision": pa.repeat(0, n)} | columns
     columns |= {"trigger": pa.nulls(n, pa.int64()), "batch": pa.repeat(stage.slices.batch, n)}
-    return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+    return as_table(columns, stage.schema)

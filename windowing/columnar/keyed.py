@@ -40,6 +40,7 @@ from windowmill.windowing.columnar.rows import (
     ROW_UNTIL,
     ROW_WATERMARK,
     Keys,
+    as_table,
     in_order,
     kept,
     plain,
@@ -231,12 +232,7 @@ class StateLog:
 
     def _entries(self, kind: str, batch: int, cells: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
         n = len(next(iter(cells.values()))) if cells else 0
-        whole = {**cells, KIND: pa.array([kind] * n, pa.string()), BATCH: pa.array(np.full(n, batch, np.int64))}
-        arrays = [
-            whole[name].cast(type_) if name in whole else pa.nulls(n, type_)
-            for name, type_ in zip(self.schema.names, self.schema.types, strict=True)
-        ]
-        return pa.table(arrays, schema=self.schema)
+        return as_table({**cells, KIND: pa.repeat(kind, n), BATCH: pa.repeat(batch, n)}, self.schema, fill=True)
 
 
 def label_of(name: str) -> str:

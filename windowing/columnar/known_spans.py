@@ -126,12 +126,8 @@ class Spans:
     def rows_of(self, windows: Sequence[str], before: Spans) -> tuple[Ints, dict[str, pa.Array]]:
         """The keys whose spans differ from those ``before``, and the columns of their rows."""
         keys = np.flatnonzero(((self.first != before.first) | (self.last != before.last)).any(axis=0))
-        columns = {}
-        for window, name in enumerate(windows):
-            missing = ~self.known[window][keys]
-            columns[first_of(name)] = pa.array(self.first[window][keys], mask=missing)
-            columns[last_of(name)] = pa.array(self.last[window][keys], mask=missing)
-        return keys.astype(np.int64), columns
+        spans = np.stack((self.first[:, keys], self.last[:, keys]), axis=1).reshape(2 * len(windows), len(keys))
+        return keys.astype(np.int64), spans_stored(windows, spans.T)
 
 
 def _counted(grid: WindowGrid, partials: SlicePartials, reached: Ints, lateness: int) -> Bools:

@@ -32,7 +32,7 @@ from windowmill.windowing.columnar.positions import (
     scalar_of,
 )
 from windowmill.windowing.columnar.results import Chunk, Column, result_rows
-from windowmill.windowing.columnar.rows import ROW_NUMBER, ROW_TIME
+from windowmill.windowing.columnar.rows import ROW_NUMBER, ROW_TIME, as_table
 from windowmill.windowing.columnar.slices import lifted_groups
 from windowmill.windowing.kernels import policies as kernel
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
@@ -196,7 +196,7 @@ class KeptSequence(PositionSequence):
         leaves = lifted_groups(stage.lifting, rows, fed.rows, np.arange(len(fed.rows) + 1))
         keys = tuples.key[fed.rows]
         leaves |= {NODE_LEVEL: pa.repeat(0, len(keys)), POSITION: pa.array(self._positions), FIRST: pa.array(tuples.time[fed.rows])}
-        return pa.table([leaves[field.name].cast(field.type) for field in self._node_schema], schema=self._node_schema), keys
+        return as_table(leaves, self._node_schema), keys
 
     @property
     def _node_schema(self) -> pa.Schema:
@@ -294,11 +294,10 @@ class KeptSequence(PositionSequence):
 
     def _rows(self, kind: str, key: Ints, cells: Mapping[str, pa.Array]) -> pa.Table:
         """Rows of the state of one ``kind``; columns that ``cells`` lacks are null."""
-        n, schema = len(key), self._stage.state.schema
+        n = len(key)
         own = {KIND: pa.repeat(kind, n), SEQUENCE: pa.repeat(self._name, n), BATCH: pa.repeat(self._stage.batch, n)}
         own |= {name: self._keys.column(name).combine_chunks().take(pa.array(key)) for name in self._stage.keys}
-        cells = {**cells, **own}
-        return pa.table([cells[f.name].cast(f.type) if f.name in cells else pa.nulls(n, f.type) for f in schema], schema=schema)
+        return as_table({**cells, **own}, self._stage.state.schema, fill=True)
 
 
 def _spread(is_fed: Bools, held: npt.NDArray[_T], fed: npt.NDArray[_T]) -> npt.NDArray[_T]:

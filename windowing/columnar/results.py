@@ -15,6 +15,7 @@ from windowmill.windowing.aggregates import aggregate_for, argument_types, own, 
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.columnar.hashes import with_checksums
+from windowmill.windowing.columnar.rows import as_table
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.kernels.combine import Ints
@@ -130,9 +131,7 @@ def result_rows(chunk: Chunk, pipeline: Pipeline, keys: pa.Table, schema: pa.Sch
 
 def retraction(identity: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
     """Rows that retract windows, with the columns of ``schema`` and ``RETRACTED``: ``identity`` has all columns but aggregates."""
-    n = len(identity["revision"])
-    columns = [identity[field.name].cast(field.type) if field.name in identity else pa.nulls(n, field.type) for field in schema]
-    return pa.table(columns, schema=schema).append_column(RETRACTED, pa.repeat(True, n))
+    return as_table(identity, schema, fill=True).append_column(RETRACTED, pa.repeat(True, len(identity["revision"])))
 
 
 def with_retracted(rows: pa.Table) -> pa.Table:

@@ -26,6 +26,14 @@ def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     return whole.cast(pa.int64()) if pa.types.is_timestamp(whole.type) else whole
 
 
+def as_table(columns: Mapping[str, pa.Array | pa.ChunkedArray], schema: pa.Schema, *, fill: bool = False) -> pa.Table:
+    """Those of ``columns`` that ``schema`` has, as a table; with ``fill``, columns of the schema that are missing are null."""
+    if fill:
+        n = len(next(iter(columns.values())))
+        columns = {field.name: pa.nulls(n, field.type) for field in schema if field.name not in columns} | dict(columns)
+    return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
+
+
 class Keys:
     """All keys seen, indexed in order of first appearance; all nulls are equal, all NaN are equal, and −0.0 equals 0.0."""
 

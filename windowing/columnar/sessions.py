@@ -42,7 +42,7 @@ from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, FIRST, GA
 from windowmill.windowing.columnar.hashes import RowCheck, verify_once
 from windowmill.windowing.columnar.objects import Objects
 from windowmill.windowing.columnar.results import Advanced, gives_json, retraction, typed
-from windowmill.windowing.columnar.rows import ascending, by_time, codes_of, reordered
+from windowmill.windowing.columnar.rows import as_table, ascending, by_time, codes_of, reordered
 from windowmill.windowing.columnar.slices import LiftingStage, lifted_groups
 from windowmill.windowing.kernels import event_bounds
 from windowmill.windowing.kernels.arrays import Rows
@@ -167,11 +167,6 @@ class SessionInput:
     def times(self) -> Ints:
         return int64_of(self.rows.column(TIME).combine_chunks())
 
-    @cached_property
-    def late(self) -> pa.Array:
-        """Mask of the rows behind the watermark; null means no."""
-        return self.rows.column(LATE).combine_chunks()
-
     def groups(self, apart: int) -> Ints:
         """Offsets in ``order`` of the suspects, and of the runs of other rows at most ``apart``; shape (n_fragments + 1,)."""
         begins = self.suspect.copy()
@@ -245,7 +240,7 @@ def _lifted(stage: SessionStage, arrived: SessionInput, limits: SessionLimits, b
     columns = lifted_groups(stage, arrived.rows, arrived.order, bounds)
     columns |= {FIRST: pa.array(arrived.times[firsts]), LAST: pa.array(arrived.times[lasts])}
     columns |= stage.own_columns(limits, n) | {REVISION: pa.repeat(0, n)}
-    return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+    return as_table(columns, stage.schema)
 
 
 @dataclass(frozen=True)
@@ -299,7 +294,7 @@ class MergedSessions:
             for result, spec in held.results:
                 columns[result] = typed(result, found[result], stage.results.field(result).type, as_json=gives_json(spec))
         columns |= self._identity(name, shown)
-        return pa.table([columns[field.name].cast(field.type) for field in stage.results], schema=stage.results)
+        return as_table(columns, stage.results)
 
     def retractions(self, name: str) -> pa.Table:
         """The rows of the window ``name`` that retract versions."""
@@ -327,7 +322,7 @@ class MergedSessions:
         columns |= stage.objects.write(self._objects[kept.part]) | self._keys(kept) | stage.own_columns(limits, len(kept))
         columns |= {FIRST: pa.array(kept.first), LAST: pa.array(kept.end - limits.gap), REVISION: pa.array(kept.revision)}
         columns |= {GONE: pa.array(self.gone)}
-        return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+        return as_table(columns, stage.schema)
 
     def _keys(self, sessions: SessionTable) -> dict[str, pa.Array]:
         fragments = self.fragments
@@ -414,7 +409,7 @@ def advance(stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
         results += [table for name in names for table in (merged.results(name), merged.retractions(name))]
         kept.append(merged.state())
         refused[names] = merged.refused
-    return Advanced.of(results, kept if stage.keep else None, refused, arrived.numbers, arrived.late)
+    return Advanced.of(results, kept if stage.keep else None, refused, arrived.numbers, arrived.rows.column(LATE).combine_chunks())
 
 
 def _joined(stage: SessionStage, fragments: Fragments) -> MergedSessions:

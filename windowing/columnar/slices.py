@@ -54,7 +54,7 @@ from windowmill.windowing.columnar.added_columns import (
 from windowmill.windowing.columnar.hashes import RowCheck, Share, verify_once, with_checksum_column
 from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.objects import StoredObjects
-from windowmill.windowing.columnar.rows import as_key, by_time, key_codes, reordered
+from windowmill.windowing.columnar.rows import as_key, as_table, by_time, key_codes, reordered
 from windowmill.windowing.columnar.slice_partials import IN_TIME, marks_of, nulled, places_of
 from windowmill.windowing.grids import Nodes
 from windowmill.windowing.kernels.combine import Bools, Ints
@@ -462,7 +462,7 @@ def _lift(stage: SliceStage, rows: pa.Table) -> pa.Table:
     if REACHED in stage.lifted_schema.names:
         columns[REACHED] = pa.array(np.maximum.reduceat(reached[order], bounds[:-1]) if len(order) else arrivals)
     columns[ARRIVAL] = nulled(arrivals[bounds[:-1]], IN_TIME)
-    return pa.table([columns[field.name].cast(field.type) for field in stage.lifted_schema], schema=stage.lifted_schema)
+    return as_table(columns, stage.lifted_schema)
 
 
 def lifted_groups(stage: LiftingStage, rows: pa.Table, order: Ints, bounds: Ints) -> dict[str, pa.Array]:

@@ -271,7 +271,7 @@ def label_atoms(atoms: Sequence[Atom | ObjectAtom], roles: Sequence[Sequence[str
     and ``a_b``, or two conditions) each get a digest of what they hold behind it. Raises ``SpecError`` if two columns of the state have one
     name even so.
     """
-    plain = [_plain_label(atom) for atom in atoms]
+    plain = [re.sub(r"\W", "_", "_".join((atom.kind, *atom.columns)) + ("_where" if atom.where else "")) for atom in atoms]
     # Spark's column names are case-insensitive; windowmill's own begin with an underscore.
     claims = [{_column(label, role).lower() for role in ("", *own)} for label, own in zip(plain, roles, strict=True)]
     claimed = Counter([key.lower() for key in keys] + [name for names in claims for name in names])
@@ -285,10 +285,6 @@ def label_atoms(atoms: Sequence[Atom | ObjectAtom], roles: Sequence[Sequence[str
     if twice is not None:
         raise SpecError(f"aggregates: two columns of the state would be named {twice!r}; rename a column in the source")
     return labels
-
-
-def _plain_label(atom: Atom | ObjectAtom) -> str:
-    return re.sub(r"\W", "_", "_".join((atom.kind, *atom.columns)) + ("_where" if atom.where else ""))
 
 
 def _digest(atom: Atom | ObjectAtom) -> str:
