@@ -10,7 +10,7 @@ The state of a key holds, in rows of three kinds:
     A tuple that waits for the watermark.
 ``node``
     A leaf, which is the partial of one applied tuple, or an inner node. A batch appends the leaves of its tuples and the nodes that they
-    complete. Of windows that evict by a delta, a node that loses tuples gets a new row: see :mod:`.position_deltas`.
+    complete. Of windows that evict by a delta, a node that loses tuples gets a new row: see :mod:`.position_reads`.
 
 Windows that apply the same tuples in the same order form a *sequence* and share its positions, nodes and waiting tuples. Windows that
 evict by a delta do so only if it is the same delta.
