@@ -136,7 +136,6 @@ class StateLog:
         return list((self.keys | self.live).items())
 
     def key_columns(self, entries: pa.Table) -> dict[str, pa.Array]:
-        """The key columns of ``entries``, by their names in the source."""
         return {name: plain(entries.column(label)) for name, label in self.keys.items()}
 
     def rows(self, entries: pa.Table, key: Ints) -> pa.Table:

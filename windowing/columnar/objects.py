@@ -327,7 +327,6 @@ class StoredObjects:
 
     @property
     def deducts(self) -> list[bool]:
-        """Of each column, whether its partials can be deducted."""
         return [column.aggregate.deduct is not None for column in self._columns]
 
     def none(self, n: int) -> Objects:

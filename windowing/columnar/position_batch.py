@@ -178,12 +178,10 @@ class PositionSequence(ABC):
 
     @property
     def refused(self) -> Ints:
-        """Numbers of the new rows that came too late."""
         return np.asarray(self._tuples.number[self._tuples.new & ~self._accepted], np.int64)
 
     @cached_property
     def _positions(self) -> Ints:
-        """The positions of the tuples to apply."""
         keys = self._tuples.key[self._fed.rows]
         return np.asarray(self._next[keys] + np.arange(len(keys)) - self._fed.offsets[keys], np.int64)
 
@@ -262,7 +260,6 @@ class KeptSequence(PositionSequence):
         return np.asarray((end > first) & (end <= last), np.bool_)
 
     def _own_scalars(self) -> dict[str, Ints]:
-        """Further scalars of each key."""
         return {}
 
     @cached_property
@@ -425,7 +422,6 @@ class PartialColumns:
     objects: Objects
 
     def at(self, chosen: Bools | Ints | slice) -> PartialColumns:
-        """The partials that ``chosen`` masks or lists."""
         return PartialColumns(self.ints[chosen], self.floats[chosen], self.objects[chosen])
 
 
@@ -471,7 +467,6 @@ class _Items:
 
     @property
     def begins(self) -> Items:
-        """The items in the kernels' form."""
         return Items(self.offsets, self.places.begin)
 
 
@@ -577,7 +572,6 @@ class DeltaSequence(KeptSequence):
         return WindowOutcome(windows, Scalars(keys.states, keys.bases, front)), _Shown(fired.key, chosen, *changes), entered
 
     def _key_of(self, applied: kernel.Tuples) -> Ints:
-        """The key index of each tuple or run."""
         return np.repeat(np.arange(self._tuples.n_keys), np.diff(applied.offsets))
 
     @cached_property
@@ -717,7 +711,6 @@ class BoundedSequence(PositionSequence):
 
     @cached_property
     def _lifted(self) -> PartialColumns:
-        """The partial of each tuple."""
         stage, table = self._stage, self._tuples.table
         objects = stage.objects.lift(table, np.arange(len(table) + 1), ROW_TIME, stage.ties)
         return PartialColumns(*lift(self._layout, table), objects)

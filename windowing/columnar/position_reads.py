@@ -102,7 +102,6 @@ class StoredSequence:
         return self._of_keys(int64_of(self.entries.column(column).combine_chunks()))
 
     def fraction(self, column: str) -> Floats:
-        """As :meth:`scalar`, a column of floats."""
         return self._of_keys(float64_of(self.entries.column(column).combine_chunks()))
 
     def _of_keys(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
@@ -113,7 +112,6 @@ class StoredSequence:
 
 
 def rows_of(stored: pa.Table, sequence: str, kind: str) -> Ints:
-    """Indices of the rows of a ``sequence`` and a ``kind``."""
     return np.flatnonzero(pc.and_(pc.equal(stored.column(SEQUENCE), sequence), pc.equal(stored.column(KIND), kind)).to_numpy())
 
 
@@ -334,12 +332,10 @@ class NodePlaces:
     begin: Ints
 
     def at(self, chosen: Bools | Ints) -> NodePlaces:
-        """The nodes that ``chosen`` masks or lists."""
         return NodePlaces(self.key[chosen], self.level[chosen], self.begin[chosen])
 
     @property
     def stop(self) -> Ints:
-        """The position after the last of each node."""
         return np.asarray(self.begin + (np.int64(1) << self.level), np.int64)
 
     @property

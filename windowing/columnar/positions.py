@@ -91,17 +91,14 @@ class _Rows:
     objects: Objects
 
     def at(self, chosen: Bools | Ints) -> Self:
-        """The nodes that ``chosen`` masks or lists."""
         return type(self)(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
     def of_level(self, level: int) -> Self:
-        """The nodes of a level."""
         chosen = self.level == level
         return self if chosen.all() else self.at(chosen)
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """The nodes of all ``parts``, one part after the other."""
         there = [part for part in parts if len(part.key)] or parts[:1]
         if len(there) == 1:
             return there[0]
@@ -149,7 +146,6 @@ class Forest:
 
     @cached_property
     def _nodes(self) -> NodeColumns:
-        """The nodes in the kernels' form."""
         keys = np.arange(self.n_keys)
         offsets = [start + np.searchsorted(rows.key, keys) for start, rows in zip(self._starts[:-1], self.levels, strict=True)]
         begin, first = (np.concatenate([getattr(rows, name) for rows in self.levels]) for name in ("begin", "first"))
@@ -295,7 +291,6 @@ class PositionState:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The conditions of the spec."""
         return self._texts
 
 
@@ -316,7 +311,6 @@ def _sequences(pipeline: Pipeline) -> dict[str, tuple[int, ...]]:
 
 
 def settings_of(pipeline: Pipeline, index: int) -> PolicySettings:
-    """The policies of the window at ``index``."""
     window = pipeline.windows[index]
     return PolicySettings(window, window.policies(), pipeline)
 
@@ -342,22 +336,18 @@ class PositionStage:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key columns."""
         return self.pipeline.keys
 
     @property
     def ties(self) -> tuple[str, ...]:
-        """The columns that order rows of one time."""
         return self.pipeline.time.tie_break
 
     @property
     def source_columns(self) -> Sequence[str]:
-        """Columns that windows and aggregates read."""
         return list(self.state.live)
 
     @property
     def conditions(self) -> Sequence[str]:
-        """Conditions on rows, of aggregates and of windows."""
         return self.state.texts
 
     @cached_property
@@ -367,14 +357,11 @@ class PositionStage:
 
     @property
     def objects(self) -> StoredObjects:
-        """The partials that are Python objects."""
         return self.lifting.objects
 
     @cached_property
     def settings(self) -> Sequence[PolicySettings]:
-        """The policies of each window."""
         return [settings_of(self.pipeline, index) for index in range(len(self.pipeline.windows))]
 
     def settings_of(self, sequence: str) -> PolicySettings:
-        """The policies of the first window of a ``sequence``."""
         return self.settings[self.state.sequences[sequence][0]]

@@ -235,7 +235,6 @@ def _stored(arrived: SessionInput, limits: SessionLimits) -> tuple[pa.Table, Int
 
 
 def _lifted(stage: SessionStage, arrived: SessionInput, limits: SessionLimits, bounds: Ints) -> pa.Table:
-    """The fragments of the new rows."""
     firsts, lasts, n = arrived.order[bounds[:-1]], arrived.order[bounds[1:] - 1], len(bounds) - 1
     columns = lifted_groups(stage, arrived.rows, arrived.order, bounds)
     columns |= {FIRST: pa.array(arrived.times[firsts]), LAST: pa.array(arrived.times[lasts])}
@@ -285,7 +284,6 @@ class MergedSessions:
     refused: Ints  #: Numbers of the rows that came too late.
 
     def results(self, name: str) -> pa.Table:
-        """The result rows of the window ``name``."""
         stage, layout, shown = self.stage, self.stage.layout, self._published(self.shown)
         ints, floats = self._numbers
         columns = lower(layout, ints[shown.part], floats[shown.part], self.fragments.table)
@@ -297,7 +295,6 @@ class MergedSessions:
         return as_table(columns, stage.results)
 
     def retractions(self, name: str) -> pa.Table:
-        """The rows of the window ``name`` that retract versions."""
         return retraction(self._identity(name, self._published(self.retracted)), self.stage.results)
 
     def _published(self, sessions: SessionTable) -> SessionTable:
@@ -315,7 +312,6 @@ class MergedSessions:
         return self._keys(sessions) | own
 
     def state(self) -> pa.Table:
-        """The rows that the batch stores."""
         stage, kept, limits = self.stage, self.kept, self.fragments.limits
         ints, floats = self._numbers
         columns = stored(stage.layout, ints[kept.part], floats[kept.part], self.fragments.table)
@@ -340,7 +336,6 @@ class MergedSessions:
 
     @cached_property
     def _objects(self) -> Objects:
-        """The objects of each part's partial."""
         return self.stage.objects.with_nodes(self.stage.objects.read(self.fragments.table), self.node_offsets, self.members)
 
 

@@ -83,7 +83,6 @@ class SlicePartials:
         return cls(np.zeros(n, np.int64), starts, closed, nothing, nothing, nothing, nothing, reaching, np.full(n, IN_TIME, np.int64))
 
     def at(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> SlicePartials:
-        """The partials that ``chosen`` masks or lists."""
         return SlicePartials(**{name: getattr(self, name)[chosen] for name in _COLUMNS})
 
 
@@ -157,5 +156,4 @@ def combine_numbers(layout: Layout, ints: Ints, floats: Floats, windows: Windows
 
 
 def concatenate(parts: list[SlicePartials]) -> SlicePartials:
-    """All partials of ``parts``, one after the other."""
     return SlicePartials(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS})

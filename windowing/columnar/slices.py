@@ -267,17 +267,14 @@ class LiftingStage:
 
     @property
     def source_columns(self) -> Sequence[str]:
-        """Columns that the partials read."""
         return self.layout.source_columns
 
     @property
     def conditions(self) -> Sequence[str]:
-        """Conditions under which rows count."""
         return self.layout.conditions
 
     @cached_property
     def objects(self) -> StoredObjects:
-        """The partials that are Python objects."""
         return StoredObjects(self.layout.objects)
 
 

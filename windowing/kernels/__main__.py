@@ -156,7 +156,6 @@ def stale_code() -> list[Path]:
 
 
 def forget_stale() -> None:
-    """Drop compiled code that is older than a source."""
     for file in stale_code():
         file.unlink(missing_ok=True)
 

@@ -58,7 +58,6 @@ def clear_atom(operation: int, i: int, f: int, n_ints: int, n_floats: int, ints:
 def copy_atom(
     i: int, f: int, n_ints: int, n_floats: int, from_ints: Ints, from_floats: Floats, source: int, ints: Ints, floats: Floats, row: int
 ) -> None:
-    """Copy the columns of one atom from row ``source`` to ``row``."""
     for column in range(i, i + n_ints):
         ints[row, column] = from_ints[source, column]
     for column in range(f, f + n_floats):

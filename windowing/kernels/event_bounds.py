@@ -361,7 +361,6 @@ def _starts(rows: Rows, first: int, last: int, held: Bools, before: int, begun: 
 
 @helper
 def _append_held(sequence: Ints, first: int, last: int, held: Bools, lengths: Ints) -> Any:
-    """Append a key's held rows to ``sequence``."""
     sequence = grown(sequence, lengths[LENGTH] + last - first)
     for row in range(first, last):
         if held[row]:

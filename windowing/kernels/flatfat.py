@@ -235,7 +235,6 @@ class Trie(NamedTuple):
 
     @classmethod
     def roomy(cls, most_items: int) -> Trie:
-        """A trie with room for so many items."""
         n = 2 * most_items + 1
         left, right, parent, level, stamps, touched = (np.zeros(n, np.int64) for _ in range(6))
         return cls(left, right, parent, level, np.zeros(most_items + 1, np.int64), np.zeros(n, np.bool_), stamps, touched)
@@ -290,7 +289,6 @@ def list_work(begun: int, items: Items, totals: Stretches, trie: Trie, work: Int
 
 @njit
 def most_work(items: Items, totals: Stretches) -> Any:
-    """The greatest number of lines of work of one total."""
     most = 1
     for total in range(len(totals.key)):
         key, changes = totals.key[total], totals.change_offsets[total + 1] - totals.change_offsets[total]

@@ -144,7 +144,6 @@ class Layout:
 
     @property
     def stored_columns(self) -> list[tuple[str, pa.DataType]]:
-        """Name and type of each column of stored partials."""
         return [*((stored.name, stored.type) for stored in self.fields), *((stored.name, pa.binary()) for stored in self.objects)]
 
     def columns_of(self, result: str) -> tuple[str, ...]:
@@ -169,13 +168,11 @@ class Layout:
 
     @property
     def source_columns(self) -> list[str]:
-        """The source's columns that partials are lifted from."""
         names = [name for atom in self.atoms for name in atom.columns]
         return list(dict.fromkeys([*names, *(name for held in self.objects for name in held.spec.columns)]))
 
     @property
     def conditions(self) -> list[str]:
-        """The conditions under which rows count."""
         texts = [*(atom.where for atom in self.atoms), *(held.spec.where for held in self.objects)]
         return list(dict.fromkeys(text for text in texts if text is not None))
 

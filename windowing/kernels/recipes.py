@@ -110,12 +110,10 @@ class Partials:
     table: pa.Table  #: The rows that partials point into.
 
     def ints_of(self, atom: int) -> Ints:
-        """The int columns of an atom of the layout."""
         _, first, _, number, _ = self.program[atom]
         return self.ints[:, first : first + number]
 
     def floats_of(self, atom: int) -> Floats:
-        """Its float columns."""
         _, _, first, _, number = self.program[atom]
         return self.floats[:, first : first + number]
 
@@ -196,7 +194,6 @@ def lower(layout: Layout, ints: Ints, floats: Floats, table: pa.Table) -> dict[s
 
 
 def count(result: Result, partials: Partials) -> pa.Array:
-    """Number of rows."""
     return pa.array(np.ascontiguousarray(partials.ints_of(result.atoms[0])[:, 0]))
 
 
@@ -241,7 +238,6 @@ def weighted_mean(result: Result, partials: Partials) -> pa.Array:
 
 
 def product(result: Result, partials: Partials) -> pa.Array:
-    """Product."""
     _, _, exponent = partials.ints_of(result.atoms[0]).T
     high, low = partials.floats_of(result.atoms[0]).T
     return _with_zeros(result, partials, np.ldexp(high + low, np.clip(exponent, -5_000, 5_000).astype(np.int32)))
@@ -271,7 +267,6 @@ def var_samp(result: Result, partials: Partials) -> pa.Array:
 
 
 def var_pop(result: Result, partials: Partials) -> pa.Array:
-    """Variance of a population."""
     return _variance(result, partials, 0)
 
 
@@ -281,7 +276,6 @@ def stddev_samp(result: Result, partials: Partials) -> pa.Array:
 
 
 def stddev_pop(result: Result, partials: Partials) -> pa.Array:
-    """Standard deviation of a population."""
     return pc.sqrt(_variance(result, partials, 0))
 
 
@@ -334,7 +328,6 @@ def histogram(result: Result, partials: Partials) -> pa.Array:
 
 
 def times(result: Result, partials: Partials) -> pa.Array:
-    """How often the extreme occurs."""
     found = partials.ints_of(result.atoms[0])[:, TIMES]
     return pa.array(np.ascontiguousarray(found), mask=found == 0)
 

@@ -128,7 +128,6 @@ class Grid:
         return self.size
 
     def start(self, k: T) -> T:
-        """Start of window ``k``."""
         return self.origin + k * self.hop
 
     def end(self, k: T) -> T:

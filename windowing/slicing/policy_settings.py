@@ -181,12 +181,10 @@ def no_values(n: int) -> kernel.Values:
 
 
 def values_at(values: kernel.Values, chosen: Bools | Ints) -> kernel.Values:
-    """The ``values`` that ``chosen`` masks or lists."""
     return kernel.Values(values.value[chosen], values.whole[chosen], values.known[chosen])
 
 
 def joined_values(parts: Sequence[kernel.Values]) -> kernel.Values:
-    """The values of all ``parts``, one after the other."""
     floats, ints, known = zip(*parts, strict=True)
     return kernel.Values(np.concatenate(floats), np.concatenate(ints), np.concatenate(known))
 
