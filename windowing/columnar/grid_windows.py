@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from windowmill.windowing.bounds import check_duration, check_key, check_share, count_ends
 from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHING, SLICE
-from windowmill.windowing.columnar.aggregation import Aggregation
 from windowmill.windowing.columnar.hashes import with_checksums
+from windowmill.windowing.columnar.keyed import Aggregation
 from windowmill.windowing.columnar.known_spans import NO_SPAN, EmptyStretches, Spans, bounds_before, spans_before, spans_stored, split_off
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
 from windowmill.windowing.columnar.results import Advanced, Chunk, gives_json, typed

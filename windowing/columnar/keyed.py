@@ -22,17 +22,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.aggregation import Aggregation
 from windowmill.windowing.columnar.hashes import with_checksum_column, with_checksums
-from windowmill.windowing.columnar.results import Advanced, Chunk, result_rows
+from windowmill.windowing.columnar.objects import ObjectColumn
+from windowmill.windowing.columnar.results import Advanced, Chunk, Column, result_rows
 from windowmill.windowing.columnar.rows import (
     ROW_KEY,
     ROW_NUMBER,
@@ -46,12 +47,16 @@ from windowmill.windowing.columnar.rows import (
     plain,
     with_keys,
 )
+from windowmill.windowing.columnar.slice_partials import combine_numbers
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import SpecError, StateError
-from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lift import condition_column, float64_of, int64_of, lift, valid_of
+from windowmill.windowing.kernels.recipes import lower
+from windowmill.windowing.kernels.two_stacks import clipped_means, flips_of
 from windowmill.windowing.layouts import live_columns
-from windowmill.windowing.slicing.leaves import BatchEffect
+from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Windows
 from windowmill.windowing.slicing.slicers import slicer_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
@@ -279,6 +284,64 @@ def _differ(new: pa.Array, old: pa.Array) -> Bools:
         new, old = (pa.array(column.to_numpy(zero_copy_only=False).view(np.int64)) for column in (new, old))
     unequal = pc.fill_null(pc.not_equal(new, old), False)
     return np.asarray(pc.or_(unequal, pc.xor(new.is_valid(), old.is_valid())).to_numpy(zero_copy_only=False), np.bool_)
+
+
+class Aggregation:
+    """The aggregates of a pipeline over columns of given types."""
+
+    def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> None:
+        aggregates = pipeline.aggregates
+        self.names = list(aggregates)
+        self.layout = Layout.over_rows(aggregates, types, f"pipeline {pipeline.pipeline}: aggregates")
+        self.clipped = {name: spec for name, spec in aggregates.items() if spec.declaration.partial == "none"}
+        objects = {name: spec for name, spec in aggregates.items() if spec.declaration.partial == "objects"}
+        self.objects = {name: ObjectColumn(spec, [types[column] for column in spec.columns]) for name, spec in objects.items()}
+
+    def over(self, leaves: Leaves) -> LeafPartials:
+        """Lift ``leaves``, once for all windows of a batch; O(n) in leaves."""
+        objects = {name: column.lift(leaves) for name, column in self.objects.items()}
+        return LeafPartials(self, leaves, *lift(self.layout, leaves.table), objects)
+
+
+@dataclass(frozen=True)
+class LeafPartials:
+    """Leaves with their partials."""
+
+    aggregation: Aggregation
+    leaves: Leaves
+    ints: Ints
+    floats: Floats
+    objects: Mapping[str, Sequence[Any]]
+
+    def combine(self, windows: Windows) -> tuple[dict[str, Column], Ints]:
+        """Compute all aggregates of each window; also returns the flips of :func:`~windowmill.windowing.kernels.two_stacks.flips_of`."""
+        aggregation, layout = self.aggregation, self.aggregation.layout
+        found: dict[str, Column] = dict(lower(layout, *combine_numbers(layout, self.ints, self.floats, windows), self.leaves.table))
+        found |= {name: self._clipped(spec, windows) for name, spec in aggregation.clipped.items()}
+        found |= {name: column.compute(self.objects[name], windows) for name, column in aggregation.objects.items()}
+        flips = flips_of(windows.group_offsets, windows.lo, windows.hi, windows.middles)
+        return {name: found[name] for name in aggregation.names}, flips
+
+    def _clipped(self, spec: AggregateSpec, windows: Windows) -> pa.Array:
+        table, leaves = self.leaves.table, self.leaves
+        column = table.column(spec.columns[0]).combine_chunks()
+        counted: Bools = valid_of(column)
+        if spec.where is not None:
+            counted = counted & (int64_of(table.column(condition_column(spec.where)).combine_chunks()) != 0)
+        means, missing = clipped_means(
+            float64_of(column),
+            counted,
+            leaves.time,
+            leaves.stop,
+            windows.start,
+            windows.end,
+            windows.sequence,
+            windows.lo,
+            windows.hi,
+            windows.member_offsets,
+            windows.members,
+        )
+        return pa.array(means, mask=missing)
 
 
 @dataclass(frozen=True)

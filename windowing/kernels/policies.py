@@ -33,9 +33,9 @@ EVICT, TRIGGER, EVICT_COUNT, AGE, TRIGGER_COUNT, PARTIAL, EMPTY, IDLE, TICKS, OR
 LAST, TICKED, TICK, FIRED, INSERTED, FULL, HAS_BASE, BASE = range(8)
 #: Greatest difference between two integers.
 MAX_GAP = (1 << 64) - 1
-#: Elements of the counts: recorded triggers, recorded removed tuples, removed tuples at the last trigger, due ticks of the key. The kernel
-#: stops if the last exceeds ``MAX_ROWS_OF_KEY``.
-NOTED, REMOVED, KNOWN, DUE = 0, 1, 2, 3
+#: Elements of the counts: recorded triggers, recorded removed tuples, due ticks of the key. The kernel stops if the last exceeds
+#: ``MAX_ROWS_OF_KEY``.
+NOTED, REMOVED, DUE = 0, 1, 2
 #: Indexes of the eviction and of the trigger in arrays of shape (2,).
 EVICTION, TRIGGERING = 0, 1
 
@@ -100,9 +100,9 @@ class TriggerLog(NamedTuple):
     """The recorded triggers and removed tuples."""
 
     write: bool  #: Whether triggers and removed tuples are written rather than only counted.
-    counts: Ints  #: Elements ``NOTED`` to ``DUE``; shape (4,).
+    counts: Ints  #: Elements ``NOTED`` to ``DUE``; shape (3,).
     #: A column for each of n triggers: the fields of :class:`windowmill.windowing.slicing.policy_settings.Triggers` up to ``gone_to``, in
-    #: their order; shape (8, n).
+    #: their order; shape (7, n).
     out: Ints
     removed: Ints  #: The tuples that deltas have removed, in order of removal.
 
@@ -282,8 +282,7 @@ def _fire(partial: int, window: KeyWindow, at: int, noted: TriggerLog) -> None:
             if cursor[HELD] > 0:
                 out[1, row] = window.time[cursor[HEAD]]
             out[4, row], out[5, row] = cursor[HEAD], cursor[TAIL]
-            out[6, row], out[7, row] = counts[KNOWN], counts[REMOVED]
-        counts[KNOWN] = counts[REMOVED]
+            out[6, row] = counts[REMOVED]
         counts[NOTED] += 1
     state[FIRED] += 1
 
@@ -341,7 +340,7 @@ def apply_policies(rules: Rules, tuples: Tuples, keys: KeyStates, progress: Inpu
         cursor = np.array([first, stop, tuples.weight[first:stop].sum()])
         window = KeyWindow(key, keys.states[key], cursor, tuples.weight, time, keys.alive)
         keys.alive[first:stop] = True
-        counts[KNOWN], counts[DUE] = counts[REMOVED], 0
+        counts[DUE] = 0
         least = _by_value(values, first, stop if evicts_least else first)
         for place in range(stop, tuples.offsets[key + 1]):
             _advance(rules, window, time[place], fresh[place], noted)

@@ -261,27 +261,17 @@ def _with_zeros(result: Result, partials: Partials, value: Floats) -> pa.Array:
     return pa.array(np.where(zeros > 0, np.where(high - high == 0.0, 0.0, np.nan), value), mask=n == 0)
 
 
-def var_samp(result: Result, partials: Partials) -> pa.Array:
-    """Variance of a sample; null of fewer than two values."""
-    return _variance(result, partials, 1)
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Variance, or with ``root`` standard deviation; null of ``freedom`` values or fewer, which is 1 for a sample, 0 for a population."""
 
+    freedom: int
+    root: bool = False
 
-def var_pop(result: Result, partials: Partials) -> pa.Array:
-    return _variance(result, partials, 0)
-
-
-def stddev_samp(result: Result, partials: Partials) -> pa.Array:
-    """Standard deviation of a sample; null of fewer than two values."""
-    return pc.sqrt(_variance(result, partials, 1))
-
-
-def stddev_pop(result: Result, partials: Partials) -> pa.Array:
-    return pc.sqrt(_variance(result, partials, 0))
-
-
-def _variance(result: Result, partials: Partials, freedom: int) -> pa.Array:
-    n, m2 = _number(result, partials), partials.floats_of(result.atoms[0])[:, 2]
-    return pa.array(m2 / np.maximum(n - freedom, 1), mask=n <= freedom)
+    def __call__(self, result: Result, partials: Partials) -> pa.Array:
+        n, m2 = _number(result, partials), partials.floats_of(result.atoms[0])[:, 2]
+        variance = pa.array(m2 / np.maximum(n - self.freedom, 1), mask=n <= self.freedom)
+        return pc.sqrt(variance) if self.root else variance
 
 
 def skewness(result: Result, partials: Partials) -> pa.Array:
@@ -447,10 +437,10 @@ FIRST = Recipe(_one("least", 0, ordered=True), picked)
 LAST = Recipe(_one("greatest", 0, ordered=True), picked)
 BOOL_AND = Recipe(_one("least", pa.bool_()), picked)
 BOOL_OR = Recipe(_one("greatest", pa.bool_()), picked)
-VAR_SAMP = Recipe(numeric("moments"), var_samp)
-VAR_POP = Recipe(numeric("moments"), var_pop)
-STDDEV_SAMP = Recipe(numeric("moments"), stddev_samp)
-STDDEV_POP = Recipe(numeric("moments"), stddev_pop)
+VAR_SAMP = Recipe(numeric("moments"), Spread(1))
+VAR_POP = Recipe(numeric("moments"), Spread(0))
+STDDEV_SAMP = Recipe(numeric("moments"), Spread(1, root=True))
+STDDEV_POP = Recipe(numeric("moments"), Spread(0, root=True))
 SKEWNESS = Recipe(numeric("moments4"), skewness)
 KURTOSIS = Recipe(numeric("moments4"), kurtosis)
 COVAR_SAMP = Recipe(numeric("comoments"), covar_samp)

@@ -42,9 +42,7 @@ class Triggers(NamedTuple):
     #: The window holds tuples lo:hi, without those that deltas have removed.
     lo: Ints
     hi: Ints
-    #: ``removed[gone_from:gone_to]`` were removed since the previous trigger.
-    gone_from: Ints
-    gone_to: Ints
+    gone_to: Ints  #: ``removed[:gone_to]`` were removed until then.
     removed: Ints  #: The tuples that deltas have removed, in order of removal; shape (n_removed,).
 
 
@@ -141,16 +139,16 @@ class PolicySettings:
             np.array(whole),
         )
         progress = kernel.InputProgress(clock.watermark, clock.ended, clock.seen)
-        counts = np.zeros(4, np.int64)
+        counts = np.zeros(3, np.int64)
         if self._steps is None:
             # Without ticks, each tuple fires at most once.
             counts[:2] = len(tuples.time)
         else:
             tried = kernel.KeyStates(keys.states.copy(), keys.bases.copy(), keys.alive.copy())
-            apply_policies(rules, tuples, tried, progress, kernel.TriggerLog(False, counts, np.empty((8, 0), np.int64), _NONE))
+            apply_policies(rules, tuples, tried, progress, kernel.TriggerLog(False, counts, np.empty((7, 0), np.int64), _NONE))
             check_key(self._window, int(counts[kernel.DUE]))
             check_share(self._window.name, int(counts[kernel.NOTED]))
-        out, removed = np.empty((8, counts[0]), np.int64), np.empty(counts[1], np.int64)
+        out, removed = np.empty((7, counts[0]), np.int64), np.empty(counts[1], np.int64)
         counts[:] = 0
         apply_policies(rules, tuples, keys, progress, kernel.TriggerLog(True, counts, out, removed))
         return Triggers._make((*out[:, : counts[kernel.NOTED]], removed[: counts[kernel.REMOVED]]))
@@ -166,7 +164,7 @@ def delta_of(settings: PolicySettings) -> Delta:
 def values_of(delta: Delta | None, table: pa.Table, rows: Ints) -> kernel.Values:
     """The column of a delta policy at these ``rows`` of ``table``; NaN counts as null. Zeros if there is no such policy."""
     if delta is None:
-        return kernel.Values(np.zeros(len(rows)), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_))
+        return no_values(len(rows))
     column = table.column(delta.column).combine_chunks().take(pa.array(rows))
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("us")).cast(pa.int64())  # as instants, in whose ticks the difference is
