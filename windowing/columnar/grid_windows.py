@@ -63,7 +63,7 @@ from windowmill.windowing.kernels.slices import (
     runs,
     versions,
 )
-from windowmill.windowing.slicing.edges import Grid, Numbering, WindowGrid, pairs_among
+from windowmill.windowing.slicing.edges import Grid, Numbering, pairs_among
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
@@ -143,14 +143,6 @@ def revisions_of(
     return Windows.of(key, *numbering.bounds(number), revision=revision, ranges=ranges, members=held, continues=continues), number
 
 
-def marked_by_edge(stage: SliceStage, partials: SlicePartials) -> SlicePartials:
-    """``partials`` with marks as the state has them: the last edge before each, which no window end lies between."""
-    closed = partials.closed.copy()
-    late = closed != BEFORE
-    closed[late] = stage.edges.slice_starts(closed[late])
-    return replace(partials, closed=closed)
-
-
 @dataclass(frozen=True)
 class Combined:
     """The result of combining all slices of some keys."""
@@ -203,7 +195,12 @@ def _combine(stage: WindowStage, of_key: Mapping[str, pa.Array], slices: pa.Tabl
     own = merged.own
     kept = None
     if stage.keep_from is not None:
-        partials = marked_by_edge(stage.slices, merged.partials) if stage.slices.revises else merged.partials
+        partials = merged.partials
+        if stage.slices.revises:
+            # The state has the last edge before a mark, which no window end lies between.
+            closed, late = partials.closed.copy(), partials.closed != BEFORE
+            closed[late] = stage.slices.edges.slice_starts(closed[late])
+            partials = replace(partials, closed=closed)
         stored_rows = [(0, partials.at(own & (partials.starts >= stage.keep_from)))]
         if stage.nodes is not None:
             # No node holds events that reach into its slices.
@@ -322,7 +319,9 @@ def _windows(stage: WindowStage, number: int, merged: _WholeSlices, spans: Spans
     """Bare result rows of one window of the spec, of the rows that came in time; nothing if no window of it is complete."""
     window, grid = stage.grids[number]
     partials, offsets, layout = merged.partials, merged.offsets, stage.slices.layout
-    _check_number(stage, window, grid, merged)
+    filled = np.flatnonzero(np.diff(offsets))
+    bounds = partials.starts[offsets[filled]], partials.starts[offsets[filled + 1] - 1]
+    check_share(window, count_ends(grid, *bounds, np.diff(offsets)[filled], after=stage.after, through=stage.through))
     if window in stage.slices.known:
         yield from _with_empty(stage, number, merged, spans)
     elif layout.objects or stage.hopping is None or stage.slices.intervals is not None:
@@ -410,12 +409,6 @@ def _bare(stage: WindowStage, number: int, merged: _WholeSlices, key: Ints, colu
     of_keys = {column: values.take(pa.array(key)) for column, values in merged.of_key.items()}
     whole = {**columns, **of_keys, GRID: pa.repeat(number, len(key))}
     return as_table(whole, stage.bare_schema)
-
-
-def _check_number(stage: WindowStage, window: str, grid: WindowGrid, merged: _WholeSlices) -> None:
-    filled = np.flatnonzero(np.diff(merged.offsets))
-    first, last = merged.partials.starts[merged.offsets[filled]], merged.partials.starts[merged.offsets[filled + 1] - 1]
-    check_share(window, count_ends(grid, first, last, np.diff(merged.offsets)[filled], after=stage.after, through=stage.through))
 
 
 def _kept(

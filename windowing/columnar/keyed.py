@@ -110,7 +110,11 @@ class StateLog:
         self.keys = {name: name if shared else label_of(name) for name in pipeline.keys}
         prefix = LIVE_PREFIX if shared else ""
         self.live = {name: self.keys.get(name, f"{prefix}{label_of(name)}") for name in live_columns(pipeline, types)}
-        self.conditions = {condition_column(text): _condition_label(text, conditions) for text in conditions}
+        # Labels do not depend on the order of conditions in the spec.
+        labels = (
+            ["_where_0"] if len(conditions) == 1 else [f"_where_{hashlib.sha256(each.encode()).hexdigest()[:12]}" for each in conditions]
+        )
+        self.conditions = {condition_column(text): label for text, label in zip(conditions, labels, strict=True)}
         fields = [
             *((label, types[name]) for name, label in self.keys.items()),
             (KIND, pa.string()),
@@ -249,11 +253,6 @@ def label_of(name: str) -> str:
     """
     label = re.sub(r"\W", "_", name).lstrip("_")
     return name if label == name else f"{label or 'column'}_{crc32(name.encode()):08x}"
-
-
-def _condition_label(condition: str, conditions: Sequence[str]) -> str:
-    """The log's name for a condition; independent of the order of conditions in the spec."""
-    return "_where_0" if len(conditions) == 1 else f"_where_{hashlib.sha256(condition.encode()).hexdigest()[:12]}"
 
 
 def _equal(column: pa.ChunkedArray, value: str) -> Bools:

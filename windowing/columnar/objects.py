@@ -15,14 +15,13 @@ partial that was read stays bytes until it is combined, because most slices of a
 
 from __future__ import annotations
 
-import itertools
 import struct
 import zlib
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import IntEnum
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -296,19 +295,12 @@ def _two_stacks(aggregate: Aggregate[Any], leaves: list[Any], bounds: list[tuple
             if first >= middle or base < 0:
                 middle = max(middle, stop) if first >= middle else middle
                 base, reached, back = first, middle, identity
-                front = _suffixes(combine, leaves[first:middle])
+                front = list(accumulate(leaves[first:middle][::-1], lambda suffix, leaf: combine(leaf, suffix)))[::-1]
             for leaf in leaves[reached:stop]:
                 back = combine(back, leaf)
             totals[window] = front[first - base] if stop == middle else combine(front[first - base], back)
             reached = stop
     return totals
-
-
-def _suffixes(combine: Any, leaves: list[Any]) -> list[Any]:
-    suffixes = leaves[:]
-    for index in range(len(leaves) - 2, -1, -1):
-        suffixes[index] = combine(leaves[index], suffixes[index + 1])
-    return suffixes
 
 
 class StoredObjects:
@@ -446,7 +438,7 @@ class _Column:
         places = positions if self.stored.ordered else [ORIGIN] * rows.num_rows
         return [
             _folded(aggregate, [aggregate.lift(arguments[row], places[row]) for row in range(first, stop) if counted[row]])
-            for first, stop in itertools.pairwise(bounds.tolist())
+            for first, stop in pairwise(bounds.tolist())
         ]
 
     def _takes_each_value_once(self, rows: pa.Table) -> bool:
@@ -471,7 +463,7 @@ class _Column:
         each = [aggregate.lift((value,), ORIGIN) for value in encoded.dictionary.take(pa.array(used)).to_pylist()]
         lifted = [each[value] for value in value_of.tolist()]
         edges = np.searchsorted(places // n_values, np.arange(len(bounds))).tolist()
-        return [_folded(aggregate, lifted[first:stop]) for first, stop in itertools.pairwise(edges)]
+        return [_folded(aggregate, lifted[first:stop]) for first, stop in pairwise(edges)]
 
 
 def _folded(aggregate: Aggregate[Any], partials: list[Any]) -> Any:

@@ -87,15 +87,6 @@ _T = TypeVar("_T", bound=np.generic)
 
 
 @dataclass(frozen=True)
-class _NewTuples:
-    """The tuples that a batch applies, by key in order of application."""
-
-    rows: Ints  #: Their places among the leaves; shape (n_fed,).
-    offsets: Ints  #: Key k's tuples are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    fresh: Bools  #: Mask of the tuples that reset their key first.
-
-
-@dataclass(frozen=True)
 class Scalars:
     """The scalars that the state keeps of each key, for one window of the spec."""
 
@@ -165,7 +156,8 @@ class PositionSequence(ABC):
         if fresh.any():
             rows = rows[np.lexsort((life[rows], tuples.key[rows]))]
         offsets = np.searchsorted(tuples.key[rows], np.arange(tuples.n_keys + 1)).astype(np.int64)
-        self._fed = _NewTuples(rows, offsets, fresh[rows])
+        # The tuples to apply, by key in order of application: places among the leaves, offsets by key, and which reset their key first.
+        self._fed, self._fed_offsets, self._fed_fresh = rows, offsets, fresh[rows]
 
     def _restored(self, window: int) -> Scalars:
         """The scalars of each key before the batch, for one window of the spec."""
@@ -182,30 +174,30 @@ class PositionSequence(ABC):
 
     @cached_property
     def _positions(self) -> Ints:
-        keys = self._tuples.key[self._fed.rows]
-        return np.asarray(self._next[keys] + np.arange(len(keys)) - self._fed.offsets[keys], np.int64)
+        keys = self._tuples.key[self._fed]
+        return np.asarray(self._next[keys] + np.arange(len(keys)) - self._fed_offsets[keys], np.int64)
 
     def _entered(self, window: int, held: WindowContent) -> PolicyInput:
         """The policies' input: of each key what the window holds, and then the tuples to apply."""
         tuples, fed, settings = self._tuples, self._fed, self._stage.settings[window]
         n_held, before = np.diff(held.offsets), self._before[window]
-        of_fed = tuples.key[fed.rows]
+        of_fed = tuples.key[fed]
         is_fed = np.ones(len(of_fed), np.bool_)
         if len(held.begin):
             is_fed = np.argsort(np.append(np.repeat(np.arange(len(n_held)), n_held), of_fed), kind="stable") >= len(held.begin)
         begin = _spread(is_fed, held.begin, self._positions)
         weight = _spread(is_fed, held.weight, np.ones(len(of_fed), np.int64))
-        time = _spread(is_fed, held.first, tuples.time[fed.rows])
+        time = _spread(is_fed, held.first, tuples.time[fed])
         fresh, closes = (
             _spread(is_fed, np.zeros(len(held.begin), np.bool_), mask)
-            for mask in (fed.fresh, punctuation_of(settings.evict, tuples.table, fed.rows))
+            for mask in (self._fed_fresh, punctuation_of(settings.evict, tuples.table, fed))
         )
         deltas = settings.evict.delta, settings.trigger.delta if settings.trigger is not None else None
         evict, trigger = (
-            _spread_values(is_fed, of_held, values_of(delta, tuples.table, fed.rows))
+            kernel.Values._make(_spread(is_fed, *pair) for pair in zip(of_held, values_of(delta, tuples.table, fed), strict=True))
             for delta, of_held in zip(deltas, (held.values, no_values(len(held.begin))), strict=True)
         )
-        run = kernel.Tuples(held.offsets + fed.offsets, n_held, weight, time, fresh, closes, evict, trigger)
+        run = kernel.Tuples(held.offsets + self._fed_offsets, n_held, weight, time, fresh, closes, evict, trigger)
         integers = holds_integers(deltas[0], tuples.table), holds_integers(deltas[1], tuples.table)
         return PolicyInput(
             run, kernel.KeyStates(before.states.copy(), before.bases.copy(), np.zeros(len(begin), np.bool_)), integers, begin, is_fed
@@ -230,9 +222,9 @@ class KeptSequence(PositionSequence):
         """The leaves of the tuples to apply, with the columns of :meth:`_node_schema`, and their key indices."""
         stage, tuples, fed = self._stage, self._tuples, self._fed
         rows = tuples.table.append_column(TIME, tuples.table.column(ROW_TIME))
-        leaves = lifted_groups(stage.lifting, rows, fed.rows, np.arange(len(fed.rows) + 1))
-        keys = tuples.key[fed.rows]
-        leaves |= {NODE_LEVEL: pa.repeat(0, len(keys)), POSITION: pa.array(self._positions), FIRST: pa.array(tuples.time[fed.rows])}
+        leaves = lifted_groups(stage.lifting, rows, fed, np.arange(len(fed) + 1))
+        keys = tuples.key[fed]
+        leaves |= {NODE_LEVEL: pa.repeat(0, len(keys)), POSITION: pa.array(self._positions), FIRST: pa.array(tuples.time[fed])}
         return as_table(leaves, self._node_schema), keys
 
     @property
@@ -265,7 +257,7 @@ class KeptSequence(PositionSequence):
     @cached_property
     def _after(self) -> Ints:
         """Position of each key's next tuple after the batch."""
-        return np.asarray(self._next + np.diff(self._fed.offsets), np.int64)
+        return np.asarray(self._next + np.diff(self._fed_offsets), np.int64)
 
     @property
     def _head(self) -> Ints:
@@ -287,8 +279,7 @@ class KeptSequence(PositionSequence):
         return [self._key_rows(), self._rows(WAITING, self._tuples.key[waits], self._cells(waits)), self._rows(NODE, keys, nodes)]
 
     def _key_rows(self) -> pa.Table:
-        tuples, fed = self._tuples, self._fed
-        n_fed = np.diff(fed.offsets)
+        tuples, n_fed = self._tuples, np.diff(self._fed_offsets)
         waiting = (self._waits | self._accepted) & ~self._ready
         due = np.full(tuples.n_keys, AFTER, np.int64)
         np.minimum.at(due, tuples.key[waiting], tuples.time[waiting])
@@ -312,12 +303,12 @@ class KeptSequence(PositionSequence):
 
     def _last(self) -> Ints:
         """For each key, the place of the last tuple that it has applied and not forgotten; −1 for none. Shape (n_keys,)."""
-        tuples, fed = self._tuples, self._fed
+        tuples = self._tuples
         last = np.full(tuples.n_keys, -1, np.int64)
         old = np.flatnonzero(~tuples.new & ~self._waits)
         last[tuples.key[old]] = old
-        moved = np.flatnonzero(np.diff(fed.offsets))
-        last[moved] = fed.rows[fed.offsets[moved + 1] - 1]
+        moved = np.flatnonzero(np.diff(self._fed_offsets))
+        last[moved] = self._fed[self._fed_offsets[moved + 1] - 1]
         # All windows of a sequence forget a key together.
         last[self._ran[self._windows[0]].after.states[:, kernel.LAST] == BEFORE] = -1
         return last
@@ -345,11 +336,6 @@ def _spread(is_fed: Bools, held: npt.NDArray[_T], fed: npt.NDArray[_T]) -> npt.N
     return both
 
 
-def _spread_values(is_fed: Bools, held: kernel.Values, fed: kernel.Values) -> kernel.Values:
-    value, whole = _spread(is_fed, held.value, fed.value), _spread(is_fed, held.whole, fed.whole)
-    return kernel.Values(value, whole, _spread(is_fed, held.known, fed.known))
-
-
 def part_of(windows: Windows, part: slice) -> Windows:
     """The windows in ``part``, which are stretches of positions."""
     ranges = _NONE, windows.lo[part], windows.hi[part]
@@ -374,7 +360,7 @@ class FrontSequence(KeptSequence):
 
     def _run(self, window: int) -> WindowOutcome:
         evictable = evictable_in(self._stage, window)
-        by_count = np.diff(self._fed.offsets) * evictable.by_count
+        by_count = np.diff(self._fed_offsets) * evictable.by_count
         offsets, level, begin, first = self._forest.covers(self._before[window].front, self._next, by_count, evictable.before)
         before = WindowContent(offsets, begin, np.int64(1) << level, first, no_values(len(level)))
         entered = self._entered(window, before)
@@ -498,7 +484,7 @@ class DeltaSequence(KeptSequence):
 
     @cached_property
     def _fed_values(self) -> kernel.Values:
-        return values_of(delta_of(self._settings), self._tuples.table, self._fed.rows)
+        return values_of(delta_of(self._settings), self._tuples.table, self._fed)
 
     @property
     def _settings(self) -> PolicySettings:
@@ -519,7 +505,7 @@ class DeltaSequence(KeptSequence):
 
     @cached_property
     def _cover(self) -> Cover:
-        integers, fed_keys = self._integers, self._tuples.key[self._fed.rows]
+        integers, fed_keys = self._integers, self._tuples.key[self._fed]
         least = least_values(self._nodes, integers=integers)
         greatest = greatest_values(self._fed_values, fed_keys, self._tuples.n_keys)
         leaves = may_leave(self._settings, values_at(greatest, self._node_keys), least, integers=integers)
@@ -722,7 +708,7 @@ class BoundedSequence(PositionSequence):
             settings, entered = stage.settings[window], self._entered(window, nothing)
             fired = settings.run(self._listed, entered.tuples, entered.keys, stage.clock, entered.integers)
             if len(fired.key):
-                ranges = self._fed.rows, fired.lo, fired.hi
+                ranges = self._fed, fired.lo, fired.hi
                 windows = Windows.of(fired.key, fired.start, fired.end, trigger=fired.number, ranges=ranges)
                 values = self._by_trie(fired, entered) if settings.from_anywhere else self._by_stacks(windows)
                 yield result_rows(Chunk(window, windows, values), stage.pipeline, self._keys, stage.results, stage.batch)
@@ -734,7 +720,7 @@ class BoundedSequence(PositionSequence):
         return found | objects.compute(lifted.objects, windows)
 
     def _by_trie(self, fired: Triggers, entered: PolicyInput) -> dict[str, Column]:
-        applied, rows, objects = entered.tuples, self._fed.rows, self._stage.objects
+        applied, rows, objects = entered.tuples, self._fed, self._stage.objects
         in_order = len(rows) == len(self._tuples) and bool((rows[1:] > rows[:-1]).all())
         lifted = self._lifted if in_order else self._lifted.at(rows)
         # Behind the windows of each key comes what it holds at the end.

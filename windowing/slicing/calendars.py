@@ -16,6 +16,7 @@ pickled.
 from __future__ import annotations
 
 import calendar
+import itertools
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
@@ -325,12 +326,9 @@ def _block(grid: CalendarGrid, zone: ZoneInfo, length: int, number: int) -> tupl
 def _stepped(start: int, last: int, step: Duration, zone: ZoneInfo) -> list[int]:
     """The instants ``step``, 2·``step`` … after ``start`` that come before ``last``."""
     found: list[int] = []
-    while (end := _after_steps(start, len(found) + 1, step, zone)) < last:
-        found.append(end)
+    for count in itertools.count(1):
+        whole = shifted(start, count * step.months, count * step.days, zone) if step.is_calendar else start
+        if whole + count * step.ticks >= last:
+            break
+        found.append(whole + count * step.ticks)
     return found
-
-
-def _after_steps(start: int, count: int, step: Duration, zone: ZoneInfo) -> int:
-    if not step.is_calendar:
-        return start + count * step.ticks
-    return shifted(start, count * step.months, count * step.days, zone) + count * step.ticks

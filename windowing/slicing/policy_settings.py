@@ -188,13 +188,12 @@ def joined_values(parts: Sequence[kernel.Values]) -> kernel.Values:
 
 
 def holds_integers(delta: Delta | None, table: pa.Table) -> bool:
-    """Whether the column of a delta policy in ``table`` holds integers; so if there is no such policy."""
-    return delta is None or not compares_as_float(table.schema.field(delta.column).type)
+    """Whether the column of a delta policy in ``table`` holds integers; so if there is no such policy.
 
-
-def compares_as_float(kind: pa.DataType) -> bool:
-    """Whether delta policies take values of ``kind`` as floats: decimals too, whose differences may then be off in the last digit."""
-    return bool(pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+    Decimals are compared as floats, too: their differences may be off in the last digit.
+    """
+    kind = None if delta is None else table.schema.field(delta.column).type
+    return kind is None or not (pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def punctuation_of(policy: Policy, table: pa.Table, rows: Ints) -> Bools:
