@@ -140,10 +140,7 @@ def by_time(table: pa.Table, time: str, ties: Sequence[str]) -> Ints:
 
 
 def in_order(table: pa.Table, n_keys: int, ties: Sequence[str], first_new: int) -> Leaves:
-    """Sort ``table``, whose rows are in order of arrival, into leaves; O(n log n).
-
-    Rows whose number is at least ``first_new`` are new.
-    """
+    """Sort ``table``, whose rows are in order of arrival, into leaves; O(n log n). Rows whose number is at least ``first_new`` are new."""
     key, time, number = (table.column(name).to_numpy() for name in (ROW_KEY, ROW_TIME, ROW_NUMBER))
     order = by_time(table, ROW_TIME, ties)
     of_keys, offsets = by_key(key[order], n_keys)
