@@ -48,21 +48,12 @@ from windowmill.windowing.columnar.slice_partials import (
 )
 from windowmill.windowing.columnar.slices import CHUNK_SLICES, GRID, NodeStage, Revising, Sliced, SliceStage, WindowStage, spans_of
 from windowmill.windowing.counts import Counts
+from windowmill.windowing.kernels import slices as kernel
 from windowmill.windowing.kernels.arrays import Rows
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows
 from windowmill.windowing.kernels.lift import arenas, condition_column, int64_of, stored
 from windowmill.windowing.kernels.recipes import lower
-from windowmill.windowing.kernels.slices import (
-    SortedSlices,
-    along_axis,
-    by_key,
-    combine_runs,
-    hopping_windows,
-    late_windows,
-    runs,
-    versions,
-)
 from windowmill.windowing.slicing.edges import Grid, Numbering, pairs_among
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
@@ -101,7 +92,7 @@ def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: SlicePart
     bounds = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]) | (number[1:] != number[:-1]), True])
     firsts = bounds[:-1]
     number = number[firsts]
-    ints, floats = combine_runs(stage.layout.program(), bounds[:-1], bounds[1:], below.ints, below.floats)
+    ints, floats = kernel.combine_runs(stage.layout.program(), bounds[:-1], bounds[1:], below.ints, below.floats)
     objects = stage.objects.fold(below.objects, bounds)
     never, begun = np.full(len(number), BEFORE, np.int64), np.zeros(len(number), np.int64)
     in_time = np.full(len(number), IN_TIME, np.int64)
@@ -124,8 +115,8 @@ def revisions_of(
     ``through``: the instant through which windows are shown.
     """
     since = int(partials.arrivals[late].min())
-    arrived = SortedSlices(offsets, partials.starts, partials.reaching, partials.closed, partials.arrivals, *before)
-    key, number, slices = late_windows(numbering.grid, arrived, since, revising.lateness, revising.after, through)
+    arrived = kernel.SortedSlices(offsets, partials.starts, partials.reaching, partials.closed, partials.arrivals, *before)
+    key, number, slices = kernel.late_windows(numbering.grid, arrived, since, revising.lateness, revising.after, through)
     if len(reaching := np.flatnonzero(late & (partials.reaching == 1))):
         marks = partials.closed[reaching]
         revised = np.maximum(marks - revising.lateness, revising.after), np.minimum(marks, through)
@@ -138,7 +129,7 @@ def revisions_of(
     same = np.append(False, (key[1:] == key[:-1]) & (number[1:] == number[:-1]))[: len(key)]
     first = ~(same & np.append(False, moment[1:] == moment[:-1])[: len(key)])
     key, number, slices, continues = key[first], number[first], slices[first], same[first]
-    revision, sequence, lo, hi, member_offsets, members = versions(numbering.grid, arrived, since, key, number, slices, continues)
+    revision, sequence, lo, hi, member_offsets, members = kernel.versions(numbering.grid, arrived, since, key, number, slices, continues)
     ranges, held = (sequence, lo, hi), (member_offsets, members)
     return Windows.of(key, *numbering.bounds(number), revision=revision, ranges=ranges, members=held, continues=continues), number
 
@@ -179,7 +170,7 @@ def _whole_keys(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[tuple[Ma
         return
     table = pa.concat_tables([part.slices for part in parts]).combine_chunks()
     codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
-    order, offsets = by_key(codes, n_keys)
+    order, offsets = kernel.by_key(codes, n_keys)
     slices = table.drop_columns(list(stage.keys))
     cuts = np.searchsorted(offsets, np.arange(0, len(order), CHUNK_SLICES))
     for first, stop in pairwise(np.unique(np.append(cuts, n_keys)).tolist()):
@@ -274,15 +265,15 @@ def _merged(stage: SliceStage, of_key: Mapping[str, pa.Array], slices: pa.Table,
     batches, arrivals = int64_of(slices.column(BATCH).combine_chunks()), marks_of(slices, ARRIVAL)
     # Rows in time by batch, late ones by their moment, which is of one batch.
     turns = np.where(arrivals == IN_TIME, batches - AFTER, arrivals)
-    if len(moved := along_axis(offsets, places_of(starts, reaching), closed, turns)):
+    if len(moved := kernel.along_axis(offsets, places_of(starts, reaching), closed, turns)):
         slices, starts, closed, turns = slices.take(pa.array(moved)).combine_chunks(), starts[moved], closed[moved], turns[moved]
         reaching, batches, arrivals = reaching[moved], batches[moved], arrivals[moved]
     ints, floats = arenas(layout, slices)
     objects, before = stage.objects.read(slices), spans_before(stage.known, slices)
     orders, reached = marks_of(slices, ORDER), reached_of(slices, starts)
-    bounds = runs(offsets, places_of(starts, reaching), closed, turns)
+    bounds = kernel.runs(offsets, places_of(starts, reaching), closed, turns)
     if len(bounds) <= len(starts):
-        ints, floats = combine_runs(layout.program(), bounds[:-1], bounds[1:], ints, floats)
+        ints, floats = kernel.combine_runs(layout.program(), bounds[:-1], bounds[1:], ints, floats)
         objects = stage.objects.fold(objects, bounds)
         firsts = bounds[:-1]
         # Rows of one moment arrived behind the same span.
@@ -361,7 +352,7 @@ def _with_empty(stage: WindowStage, number: int, merged: _WholeSlices, spans: Sp
 def _hopping(stage: WindowStage, fixed: Grid, number: int, merged: _WholeSlices) -> Iterator[pa.Table]:
     """As :func:`_windows`, of windows of fixed length over numbers alone."""
     layout, partials = stage.slices.layout, merged.partials
-    key, ends, ints, floats = hopping_windows(
+    key, ends, ints, floats = kernel.hopping_windows(
         layout.program(),
         merged.offsets,
         partials.starts,
