@@ -34,7 +34,7 @@ from rich.table import Table
 from windowmill.jobs.commands import try_engine
 from windowmill.jobs.commands.try_engine import KernelEngine
 from windowmill.windowing.columnar.objects import StoredObjects
-from windowmill.windowing.columnar.position_deltas import PartialColumns, combine_totals
+from windowmill.windowing.columnar.position_batch import PartialColumns, combine_totals
 from windowmill.windowing.kernels.flatfat import WHOLE, Items, Stretches, window_changes
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import lift

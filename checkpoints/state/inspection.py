@@ -40,7 +40,7 @@ from windowmill.windowing.columnar.keyed import KEY_ENTRY, ROW, LogTableOfWindow
 from windowmill.windowing.columnar.known_spans import first_of, last_of, span_columns
 from windowmill.windowing.columnar.positions import LIVE, NODE, NODE_LEVEL, POSITION, SEQUENCE, WAITING
 from windowmill.windowing.columnar.sessions import GONE, LONGEST, latest_fragments
-from windowmill.windowing.columnar.slice_partials import reaching_of
+from windowmill.windowing.columnar.slice_partials import marks_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints
 
@@ -162,7 +162,7 @@ class SlicesInspection(_PartialsInspection):
             f"WHERE {self._needed} AND {self._slices} AND {self._of(key)} GROUP BY {by} ORDER BY {by}"
         )
         starts, n_rows = (slices.column(name).to_numpy() for name in (SLICE, "n"))
-        return starts, reaching_of(slices), n_rows, sum(slices.column("entries").to_pylist())
+        return starts, marks_of(slices, REACHING), n_rows, sum(slices.column("entries").to_pylist())
 
     def entries_of(self, key: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
         """The last entries of ``key`` that a run would restore: ``slice``, ``closed``, ``batch``, ``rows``, and ``partials`` by column.

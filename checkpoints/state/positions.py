@@ -35,8 +35,7 @@ from windowmill.checkpoints.state.tables import StateTable, files_of
 from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, DUE, KIND
 from windowmill.windowing.columnar.hashes import KeyFilter, KeysOfShare, buckets_of
-from windowmill.windowing.columnar.position_deltas import arriving_values, split_nodes
-from windowmill.windowing.columnar.position_reads import Bounds, Demand
+from windowmill.windowing.columnar.position_reads import Bounds, Demand, arriving_values, split_nodes
 from windowmill.windowing.columnar.positions import ABOVE, FIRST, NODE, NODE_LEVEL, POSITION, SEQUENCE, PositionStage
 from windowmill.windowing.columnar.rows import key_codes, keys_of
 from windowmill.windowing.kernels.combine import Ints

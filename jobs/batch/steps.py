@@ -62,8 +62,8 @@ from windowmill.jobs.spark.usage import Usage
 from windowmill.windowing.columnar.added_columns import BUCKET, SUM
 from windowmill.windowing.columnar.hashes import with_buckets, with_checksums
 from windowmill.windowing.columnar.results import result_schema
-from windowmill.windowing.columnar.widening import WiderPartials
 from windowmill.windowing.errors import ServerGoneError, SinkRefusedError, SourceError, WindowmillError, first_line
+from windowmill.windowing.kernels.layout import WiderPartials
 from windowmill.windowing.kernels.slices import hopping_windows
 from windowmill.windowing.layouts import divide
 from windowmill.windowing.spec import Pipeline

@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from windowmill.jobs.layouts.base import EntriesWanted, Keyed, KeyedPart
 from windowmill.jobs.layouts.input import Emission, Input
-from windowmill.windowing.columnar.added_columns import NUMBER_OF, SUM, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.hashes import RowCheck
+from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
+from windowmill.windowing.columnar.hashes import RowCheck, verify_once
 from windowmill.windowing.columnar.keyed import PartitionTask, StateLog
 from windowmill.windowing.columnar.results import Advanced
 from windowmill.windowing.layouts import Rows
@@ -81,7 +81,7 @@ class LiveRowPart(KeyedPart):
             return None
         # A user's function sees all columns of the source, also those added later.
         whole = any(window.reads_whole_rows for window in batch.pipeline.windows)
-        return EntriesWanted(log.schema, log.columns_of_rows if whole else (), log.keys, batch.batch, emission.watermark)
+        return EntriesWanted(log.schema, list(log.live.values()) if whole else (), log.keys, batch.batch, emission.watermark)
 
 
 def advance(
@@ -92,7 +92,5 @@ def advance(
     ``rows``: all new rows of these keys, with the columns of ``reading.schema``. ``stored``: all entries of these keys, with the columns of
     ``task.log.schema``, or without checksums if they are verified.
     """
-    if check is not None and SUM in stored.column_names:
-        check.verify(stored)
-    done = task.work(stored, reading.labelled(rows))
-    return Advanced(done.results(ends), done.changes, done.refused, done.counts)
+    verify_once(check, stored)
+    return task.work(stored, reading.labelled(rows), ends)

@@ -22,11 +22,10 @@ from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, NUMBER_OF, REASON, SLICE, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.grid_windows import advanced, event_windows
-from windowmill.windowing.columnar.interval_events import IntervalLifting, spans_of
 from windowmill.windowing.columnar.known_spans import last_columns
 from windowmill.windowing.columnar.results import Advanced
 from windowmill.windowing.columnar.rows import codes_of
-from windowmill.windowing.columnar.slices import NodeStage, Revising, Sliced, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import IntervalLifting, NodeStage, Revising, Sliced, SliceStage, WindowStage, spans_of
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.grids import Nodes, Selection, Span
 from windowmill.windowing.kernels.lift import int64_of

@@ -31,8 +31,8 @@ from windowmill.checkpoints.committer import widens
 from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition
 from windowmill.windowing.columnar.added_columns import TAKEN
 from windowmill.windowing.columnar.results import result_schema
-from windowmill.windowing.columnar.widening import WiderPartials
 from windowmill.windowing.errors import SourceSchemaError, first_line, no_column
+from windowmill.windowing.kernels.layout import WiderPartials
 from windowmill.windowing.layouts import divide, live_columns
 from windowmill.windowing.spec import Pipeline
 

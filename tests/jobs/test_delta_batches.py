@@ -20,7 +20,7 @@ from tests.strategies import ARRIVALS, shared
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.output import FLATFAT
 from windowmill.windowing.columnar.added_columns import BATCH, KIND
-from windowmill.windowing.columnar.position_deltas import STRIDE
+from windowmill.windowing.columnar.position_reads import STRIDE
 from windowmill.windowing.columnar.positions import HEAD, LIVE, NODE, NODE_LEVEL, POSITION, WAITING
 from windowmill.windowing.errors import StateCorruptError
 

@@ -204,7 +204,7 @@ def test_a_batch_of_very_many_revisions_or_partials_is_for_spark(limit, most, em
 
 @pytest.mark.parametrize("aggregates", [COUNTS, AGGREGATES], ids=["counts", "all"])
 def test_events_with_many_partials_are_lifted_in_pieces(monkeypatch, aggregates):
-    monkeypatch.setattr("windowmill.windowing.columnar.interval_events._CHUNK_PARTIALS", 7)
+    monkeypatch.setattr("windowmill.windowing.columnar.slices.CHUNK_PARTIALS", 7)
     rows = [at(minute, minute + 13 * (minute % 5), k="ab"[minute % 2], s="xyz"[minute % 3]) for minute in range(60, 0, -1)]
     check(lasting(HOURS | {"slots": GRIDS["slots"]}, aggregates, lateness="2 hours", tie_break=["s"]), rows, [31], final=True)
 

@@ -138,7 +138,7 @@ MUTANTS = {
     f"{INTERVAL_BATCHES}a_late_event_makes_its_key_known_from_where_it_begins": [
         (
             "keys-known-from-where-late-events-count",
-            "windowing.columnar.interval_events:IntervalLifting.lift",
+            "windowing.columnar.slices:IntervalLifting.lift",
             without("np.maximum.at(...)"),
         ),
     ],

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.strategies import shared
 from tests.windowing.calendar_cases import DAY, HOUR, WINDOWS, instants, pipeline_of
-from windowmill.windowing.columnar.interval_events import Crossings
+from windowmill.windowing.columnar.slices import Crossings
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.combine import Ints
 from windowmill.windowing.slicing.edges import Edges, Grid, WindowGrid

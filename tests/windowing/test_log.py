@@ -96,9 +96,9 @@ class Logged:
         chosen = touched | {key for key, at in due.items() if at <= task.clock.watermark}
         mask = pa.array([repr(key) in chosen for key in self.entries.column("k").to_pylist()], pa.bool_())
         worked = task.work(self.entries.filter(mask), fresh)
-        assert worked.changes is not None
-        self.entries = pa.concat_tables([self.entries, worked.changes])
-        self.results += worked.results()
+        assert worked.state is not None
+        self.entries = pa.concat_tables([self.entries, worked.state])
+        self.results += worked.results
         self.refused += places(worked.refused)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -207,9 +207,9 @@ def kept_sessions(types: dict[str, pa.DataType], batches: list[list[dict[str, An
         times, numbers = (np.array([row[name] for row in own], np.int64) for name in ("_time", "_number"))
         clock, _ = arrive(spec, clock, times, numbers)
         worked = PartitionTask(spec, log, schema, clock, batch).work(entries, pa.Table.from_pylist(own, schema=log.fresh_schema))
-        assert worked.changes is not None
-        entries = pa.concat_tables([entries, worked.changes])
-        results += [row for table in worked.results() for row in table.to_pylist()]
+        assert worked.state is not None
+        entries = pa.concat_tables([entries, worked.state])
+        results += [row for table in worked.results for row in table.to_pylist()]
     return results
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from tests.specs import a_spec
-from windowmill.windowing.columnar.aggregation import Aggregation
+from windowmill.windowing.columnar.keyed import Aggregation
 from windowmill.windowing.slicing.leaves import Leaves, Windows
 from windowmill.windowing.specfile import parse_pipeline
 

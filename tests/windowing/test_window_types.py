@@ -9,9 +9,8 @@ import pyarrow as pa
 import pytest
 
 from tests.kernel_runs import KernelRun
-from windowmill.windowing.columnar.aggregation import LeafPartials
-from windowmill.windowing.columnar.position_batch import FrontSequence
-from windowmill.windowing.columnar.position_deltas import DeltaSequence
+from windowmill.windowing.columnar.keyed import LeafPartials
+from windowmill.windowing.columnar.position_batch import DeltaSequence, FrontSequence
 from windowmill.windowing.errors import PluginError, SpecError, UnsupportedError
 from windowmill.windowing.grids import grid_of, why_no_partials
 from windowmill.windowing.layouts import divide

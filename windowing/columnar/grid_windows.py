@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.bounds import check_duration, check_key, check_share, count_ends
-from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, REACHING, SLICE
-from windowmill.windowing.columnar.aggregation import Aggregation
+from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHING, SLICE
 from windowmill.windowing.columnar.hashes import with_checksums
-from windowmill.windowing.columnar.interval_events import spans_of
+from windowmill.windowing.columnar.keyed import Aggregation
 from windowmill.windowing.columnar.known_spans import NO_SPAN, EmptyStretches, Spans, bounds_before, spans_before, spans_stored, split_off
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
 from windowmill.windowing.columnar.results import Advanced, Chunk, gives_json, typed
@@ -29,6 +28,7 @@ from windowmill.windowing.columnar.rows import (
     ROW_TIME,
     ROW_UNTIL,
     ROW_WATERMARK,
+    as_table,
     in_order,
     key_codes,
     keys_of,
@@ -37,56 +37,27 @@ from windowmill.windowing.columnar.rows import (
 from windowmill.windowing.columnar.slice_partials import (
     IN_TIME,
     SlicePartials,
-    arrivals_of,
-    closed_of,
     combine_numbers,
     concatenate,
+    marks_of,
     nulled,
-    orders_of,
     places_of,
     reached_of,
     reached_windows,
-    reaching_of,
     windows_of,
 )
-from windowmill.windowing.columnar.slices import CHUNK_SLICES, GRID, NodeStage, Revising, Sliced, SliceStage, WindowStage
+from windowmill.windowing.columnar.slices import CHUNK_SLICES, GRID, NodeStage, Revising, Sliced, SliceStage, WindowStage, spans_of
 from windowmill.windowing.counts import Counts
+from windowmill.windowing.kernels import slices as kernel
+from windowmill.windowing.kernels.arrays import Rows
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, grid_windows
 from windowmill.windowing.kernels.lift import arenas, condition_column, int64_of, stored
 from windowmill.windowing.kernels.recipes import lower
-from windowmill.windowing.kernels.rows import Rows
-from windowmill.windowing.kernels.slices import (
-    SortedSlices,
-    along_axis,
-    by_key,
-    combine_runs,
-    hopping_windows,
-    late_windows,
-    runs,
-    versions,
-)
-from windowmill.windowing.slicing.edges import Grid, Numbering, WindowGrid, pairs_among
+from windowmill.windowing.slicing.edges import Grid, Numbering, pairs_among
 from windowmill.windowing.slicing.leaves import Windows
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
-
-
-@dataclass(frozen=True)
-class _WholeKeys:
-    """All slices of some keys; those of a key are in the order of the parts that hold them.
-
-    Attributes
-    ----------
-    of_key
-        Key columns by key index.
-    slices, offsets
-        Slices without keys; key k's are ``offsets[k]:offsets[k + 1]``, int64, shape (n_keys + 1,).
-    """
-
-    of_key: Mapping[str, pa.Array]
-    slices: pa.Table
-    offsets: Ints
 
 
 def whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: SlicePartials, own: Bools) -> list[tuple[int, SlicePartials]]:
@@ -121,7 +92,7 @@ def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: SlicePart
     bounds = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]) | (number[1:] != number[:-1]), True])
     firsts = bounds[:-1]
     number = number[firsts]
-    ints, floats = combine_runs(stage.layout.program(), bounds[:-1], bounds[1:], below.ints, below.floats)
+    ints, floats = kernel.combine_runs(stage.layout.program(), bounds[:-1], bounds[1:], below.ints, below.floats)
     objects = stage.objects.fold(below.objects, bounds)
     never, begun = np.full(len(number), BEFORE, np.int64), np.zeros(len(number), np.int64)
     in_time = np.full(len(number), IN_TIME, np.int64)
@@ -131,33 +102,21 @@ def _joined(stage: SliceStage, wanted: NodeStage, number: Ints, below: SlicePart
 
 
 def revisions_of(
-    numbering: Numbering,
-    partials: SlicePartials,
-    offsets: Ints,
-    late: Bools,
-    before: tuple[Ints, Ints],
-    revising: Revising,
-    through: int,
+    numbering: Numbering, partials: SlicePartials, offsets: Ints, late: Bools, before: tuple[Ints, Ints], revising: Revising, through: int
 ) -> tuple[Windows, Ints]:
     """The versions of the windows of a grid that the ``late`` partials of a batch revise, and their numbers.
 
     A window has a version for each moment at which late rows of it arrived, with what had arrived until then. O(n log n) in pairs of a
     window and such a partial, besides the slices of the windows and the late rows among them, once for each window.
 
-    Parameters
-    ----------
-    offsets
-        Key k's partials are ``offsets[k]:offsets[k + 1]``.
-    late
-        Mask of the batch's partials that have a moment of arrival; there are some.
-    before
-        ``first`` and ``last`` of :class:`SortedSlices`.
-    through
-        The instant through which windows are shown.
+    ``offsets``: key k's partials are ``offsets[k]:offsets[k + 1]``.
+    ``late``: mask of the batch's partials that have a moment of arrival; there are some.
+    ``before``: ``first`` and ``last`` of :class:`SortedSlices`.
+    ``through``: the instant through which windows are shown.
     """
     since = int(partials.arrivals[late].min())
-    arrived = SortedSlices(offsets, partials.starts, partials.reaching, partials.closed, partials.arrivals, *before)
-    key, number, slices = late_windows(numbering.grid, arrived, since, revising.lateness, revising.after, through)
+    arrived = kernel.SortedSlices(offsets, partials.starts, partials.reaching, partials.closed, partials.arrivals, *before)
+    key, number, slices = kernel.late_windows(numbering.grid, arrived, since, revising.lateness, revising.after, through)
     if len(reaching := np.flatnonzero(late & (partials.reaching == 1))):
         marks = partials.closed[reaching]
         revised = np.maximum(marks - revising.lateness, revising.after), np.minimum(marks, through)
@@ -170,33 +129,17 @@ def revisions_of(
     same = np.append(False, (key[1:] == key[:-1]) & (number[1:] == number[:-1]))[: len(key)]
     first = ~(same & np.append(False, moment[1:] == moment[:-1])[: len(key)])
     key, number, slices, continues = key[first], number[first], slices[first], same[first]
-    revision, sequence, lo, hi, member_offsets, members = versions(numbering.grid, arrived, since, key, number, slices, continues)
+    revision, sequence, lo, hi, member_offsets, members = kernel.versions(numbering.grid, arrived, since, key, number, slices, continues)
     ranges, held = (sequence, lo, hi), (member_offsets, members)
     return Windows.of(key, *numbering.bounds(number), revision=revision, ranges=ranges, members=held, continues=continues), number
 
 
-def marked_by_edge(stage: SliceStage, partials: SlicePartials) -> SlicePartials:
-    """``partials`` with marks as the state has them: the last edge before each, which no window end lies between."""
-    closed = partials.closed.copy()
-    late = closed != BEFORE
-    closed[late] = stage.edges.slice_starts(closed[late])
-    return replace(partials, closed=closed)
-
-
 @dataclass(frozen=True)
 class Combined:
-    """The result of combining all slices of some keys.
+    """The result of combining all slices of some keys."""
 
-    Attributes
-    ----------
-    windows
-        Bare result rows; each table has rows of one window of the spec.
-    slices
-        The batch's slices and nodes for the state, with checksums, grouped by key. Null if the state keeps none.
-    """
-
-    windows: list[pa.Table]
-    slices: pa.Table | None
+    windows: list[pa.Table]  #: Bare result rows; each table has rows of one window of the spec.
+    slices: pa.Table | None  #: The batch's slices and nodes for the state, with checksums, grouped by key. Null if the state keeps none.
 
     def advanced(self, stage: WindowStage) -> Advanced:
         """The same as whole result rows, completed one table at a time, and state."""
@@ -206,7 +149,7 @@ class Combined:
 
 def combined(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
     """Combine ``parts``, in their order, into windows and slices for the state; no key is split between results. O(n log n) in slices."""
-    return (_combine(stage, whole) for whole in _whole_keys(stage.slices, parts))
+    return (_combine(stage, *whole) for whole in _whole_keys(stage.slices, parts))
 
 
 def advanced(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Advanced]:
@@ -218,29 +161,37 @@ def advanced(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Advanced]:
     yield Advanced((), None, np.empty(0, np.int64), counts)
 
 
-def _whole_keys(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[_WholeKeys]:
-    """The slices of ``parts``, whose keys come in any order; no key is split between results. O(n) in slices."""
+def _whole_keys(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[tuple[Mapping[str, pa.Array], pa.Table, Ints]]:
+    """All slices of some keys at a time; those of a key are in the order of the ``parts`` that hold them. O(n) in slices.
+
+    Yields the key columns by key index; the slices without keys; and their offsets: key k's are ``offsets[k]:offsets[k + 1]``.
+    """
     if not parts:
         return
     table = pa.concat_tables([part.slices for part in parts]).combine_chunks()
     codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
-    order, offsets = by_key(codes, n_keys)
+    order, offsets = kernel.by_key(codes, n_keys)
     slices = table.drop_columns(list(stage.keys))
     cuts = np.searchsorted(offsets, np.arange(0, len(order), CHUNK_SLICES))
     for first, stop in pairwise(np.unique(np.append(cuts, n_keys)).tolist()):
         own, firsts = order[offsets[first] : offsets[stop]], pa.array(order[offsets[first:stop]])
         of_key = {key: table.column(key).combine_chunks().take(firsts) for key in stage.keys}
-        yield _WholeKeys(of_key, slices.take(pa.array(own)), offsets[first : stop + 1] - offsets[first])
+        yield of_key, slices.take(pa.array(own)), offsets[first : stop + 1] - offsets[first]
 
 
-def _combine(stage: WindowStage, whole: _WholeKeys) -> Combined:
-    merged = _merged(stage.slices, whole)
+def _combine(stage: WindowStage, of_key: Mapping[str, pa.Array], slices: pa.Table, offsets: Ints) -> Combined:
+    merged = _merged(stage.slices, of_key, slices, offsets)
     spans, merged = _with_new(stage, merged)
     windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
     own = merged.own
     kept = None
     if stage.keep_from is not None:
-        partials = marked_by_edge(stage.slices, merged.partials) if stage.slices.revises else merged.partials
+        partials = merged.partials
+        if stage.slices.revises:
+            # The state has the last edge before a mark, which no window end lies between.
+            closed, late = partials.closed.copy(), partials.closed != BEFORE
+            closed[late] = stage.slices.edges.slice_starts(closed[late])
+            partials = replace(partials, closed=closed)
         stored_rows = [(0, partials.at(own & (partials.starts >= stage.keep_from)))]
         if stage.nodes is not None:
             # No node holds events that reach into its slices.
@@ -288,37 +239,18 @@ def event_windows(stage: WindowStage, pipeline: Pipeline, rows: pa.Table) -> Ite
 
 @dataclass(frozen=True)
 class _WholeSlices:
-    """Slices of whole keys; those with equal key, start, reaching, closed, arrival and batch are combined into one.
+    """Slices of whole keys; those with equal key, start, reaching, closed, arrival and batch are combined into one."""
 
-    Attributes
-    ----------
-    of_key
-        Key columns by key index.
-    offsets
-        Key k's slices are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    own
-        Mask of the batch's slices; shape (n_slices,).
-    table
-        The rows that partials point into.
-    columns
-        Combines the partials that are Python objects.
-    spans
-        The keys' spans before this batch, in the windows that show empty ones.
-    orders
-        Ascends in order of arrival of the first row of each of the batch's own slices, if there are late rows; shape (n_slices,).
-    reached
-        The start of the last slice that events of each slice are known to reach; shape (n_slices,).
-    """
-
-    of_key: Mapping[str, pa.Array]
-    offsets: Ints
+    of_key: Mapping[str, pa.Array]  #: Key columns by key index.
+    offsets: Ints  #: Key k's slices are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
     partials: SlicePartials
-    own: Bools
-    table: pa.Table
-    columns: StoredObjects
-    spans: Spans
+    own: Bools  #: Mask of the batch's slices; shape (n_slices,).
+    table: pa.Table  #: The rows that partials point into.
+    columns: StoredObjects  #: Combines the partials that are Python objects.
+    spans: Spans  #: The keys' spans before this batch, in the windows that show empty ones.
+    #: Ascends in order of arrival of the first row of each of the batch's own slices, if there are late rows; shape (n_slices,).
     orders: Ints
-    reached: Ints
+    reached: Ints  #: The start of the last slice that events of each slice are known to reach; shape (n_slices,).
 
     @cached_property
     def objects(self) -> Objects:
@@ -326,22 +258,22 @@ class _WholeSlices:
         return self.columns.decode(self.partials.objects)
 
 
-def _merged(stage: SliceStage, whole: _WholeKeys) -> _WholeSlices:
+def _merged(stage: SliceStage, of_key: Mapping[str, pa.Array], slices: pa.Table, offsets: Ints) -> _WholeSlices:
     layout = stage.layout
-    slices, offsets, spans = split_off(stage.known, whole.slices, whole.offsets)
-    starts, reaching, closed = int64_of(slices.column(SLICE).combine_chunks()), reaching_of(slices), closed_of(slices)
-    batches, arrivals = int64_of(slices.column(BATCH).combine_chunks()), arrivals_of(slices)
+    slices, offsets, spans = split_off(stage.known, slices, offsets)
+    starts, reaching, closed = int64_of(slices.column(SLICE).combine_chunks()), marks_of(slices, REACHING), marks_of(slices, CLOSED)
+    batches, arrivals = int64_of(slices.column(BATCH).combine_chunks()), marks_of(slices, ARRIVAL)
     # Rows in time by batch, late ones by their moment, which is of one batch.
     turns = np.where(arrivals == IN_TIME, batches - AFTER, arrivals)
-    if len(moved := along_axis(offsets, places_of(starts, reaching), closed, turns)):
+    if len(moved := kernel.along_axis(offsets, places_of(starts, reaching), closed, turns)):
         slices, starts, closed, turns = slices.take(pa.array(moved)).combine_chunks(), starts[moved], closed[moved], turns[moved]
         reaching, batches, arrivals = reaching[moved], batches[moved], arrivals[moved]
     ints, floats = arenas(layout, slices)
     objects, before = stage.objects.read(slices), spans_before(stage.known, slices)
-    orders, reached = orders_of(slices), reached_of(slices, starts)
-    bounds = runs(offsets, places_of(starts, reaching), closed, turns)
+    orders, reached = marks_of(slices, ORDER), reached_of(slices, starts)
+    bounds = kernel.runs(offsets, places_of(starts, reaching), closed, turns)
     if len(bounds) <= len(starts):
-        ints, floats = combine_runs(layout.program(), bounds[:-1], bounds[1:], ints, floats)
+        ints, floats = kernel.combine_runs(layout.program(), bounds[:-1], bounds[1:], ints, floats)
         objects = stage.objects.fold(objects, bounds)
         firsts = bounds[:-1]
         # Rows of one moment arrived behind the same span.
@@ -352,16 +284,13 @@ def _merged(stage: SliceStage, whole: _WholeKeys) -> _WholeSlices:
         offsets = np.searchsorted(firsts, offsets).astype(np.int64)
     index = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
     partials = SlicePartials(index, starts, closed, ints, floats, objects, before, reaching, arrivals)
-    return _WholeSlices(whole.of_key, offsets, partials, batches == stage.batch, slices, stage.objects, spans, orders, reached)
+    return _WholeSlices(of_key, offsets, partials, batches == stage.batch, slices, stage.objects, spans, orders, reached)
 
 
 def _with_new(stage: WindowStage, merged: _WholeSlices) -> tuple[Spans, _WholeSlices]:
     """The keys' spans with this batch, and ``merged`` with the spans before each late row.
 
-    Raises
-    ------
-    StateCorruptError
-        If stored spans are missing.
+    Raises ``StateCorruptError`` if stored spans are missing.
     """
     if not stage.slices.known:
         return merged.spans, merged
@@ -381,7 +310,9 @@ def _windows(stage: WindowStage, number: int, merged: _WholeSlices, spans: Spans
     """Bare result rows of one window of the spec, of the rows that came in time; nothing if no window of it is complete."""
     window, grid = stage.grids[number]
     partials, offsets, layout = merged.partials, merged.offsets, stage.slices.layout
-    _check_number(stage, window, grid, merged)
+    filled = np.flatnonzero(np.diff(offsets))
+    bounds = partials.starts[offsets[filled]], partials.starts[offsets[filled + 1] - 1]
+    check_share(window, count_ends(grid, *bounds, np.diff(offsets)[filled], after=stage.after, through=stage.through))
     if window in stage.slices.known:
         yield from _with_empty(stage, number, merged, spans)
     elif layout.objects or stage.hopping is None or stage.slices.intervals is not None:
@@ -421,7 +352,7 @@ def _with_empty(stage: WindowStage, number: int, merged: _WholeSlices, spans: Sp
 def _hopping(stage: WindowStage, fixed: Grid, number: int, merged: _WholeSlices) -> Iterator[pa.Table]:
     """As :func:`_windows`, of windows of fixed length over numbers alone."""
     layout, partials = stage.slices.layout, merged.partials
-    key, ends, ints, floats = hopping_windows(
+    key, ends, ints, floats = kernel.hopping_windows(
         layout.program(),
         merged.offsets,
         partials.starts,
@@ -468,13 +399,7 @@ def _bare(stage: WindowStage, number: int, merged: _WholeSlices, key: Ints, colu
     """Bare result rows of these ``columns`` and of the keys with index ``key``."""
     of_keys = {column: values.take(pa.array(key)) for column, values in merged.of_key.items()}
     whole = {**columns, **of_keys, GRID: pa.repeat(number, len(key))}
-    return pa.table([whole[field.name].cast(field.type) for field in stage.bare_schema], schema=stage.bare_schema)
-
-
-def _check_number(stage: WindowStage, window: str, grid: WindowGrid, merged: _WholeSlices) -> None:
-    filled = np.flatnonzero(np.diff(merged.offsets))
-    first, last = merged.partials.starts[merged.offsets[filled]], merged.partials.starts[merged.offsets[filled + 1] - 1]
-    check_share(window, count_ends(grid, first, last, np.diff(merged.offsets)[filled], after=stage.after, through=stage.through))
+    return as_table(whole, stage.bare_schema)
 
 
 def _kept(
@@ -501,17 +426,14 @@ def _kept(
     fields |= {column: values.take(pa.array(partials.keys)) for column, values in merged.of_key.items()}
     in_time = partials.closed == BEFORE
     fields |= spans_stored(stage.known, np.where(in_time[:, None], NO_SPAN * len(stage.known), partials.before))
-    rows = pa.table([fields[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+    rows = as_table(fields, stage.schema)
     if not len(span_keys):
         return with_checksums(rows)
     of_keys = {column: values.take(pa.array(span_keys)) for column, values in merged.of_key.items()}
-    given = {**spans, **of_keys, BATCH: pa.repeat(stage.batch, len(span_keys))}
-    columns = [
-        given[field.name].cast(field.type) if field.name in given else pa.nulls(len(span_keys), field.type) for field in stage.schema
-    ]
+    of_spans = as_table({**spans, **of_keys, BATCH: pa.repeat(stage.batch, len(span_keys))}, stage.schema, fill=True)
     keys = np.append(partials.keys, span_keys)
     order = np.argsort(keys, kind="stable")
-    whole = pa.concat_tables([rows, pa.table(columns, schema=stage.schema)]).take(pa.array(order)).combine_chunks()
+    whole = pa.concat_tables([rows, of_spans]).take(pa.array(order)).combine_chunks()
     return with_checksums(whole)
 
 
@@ -523,4 +445,4 @@ def result_rows(stage: WindowStage, bare: pa.Table) -> pa.Table:
         columns["window_start"] = pa.array(int64_of(bare.column("window_end").combine_chunks()) - stage.hopping[number].size)
     columns = {"revision": pa.repeat(0, n)} | columns
     columns |= {"trigger": pa.nulls(n, pa.int64()), "batch": pa.repeat(stage.slices.batch, n)}
-    return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+    return as_table(columns, stage.schema)

@@ -56,22 +56,17 @@ def with_checksums(table: pa.Table) -> pa.Table:
 
 
 def without_checksums(table: pa.Table) -> pa.Table:
-    """The columns of ``table`` but for ``SUM``."""
     return table.drop_columns([SUM])
 
 
 def with_checksum_column(schema: pa.Schema) -> pa.Schema:
-    """The columns of ``schema``, and ``SUM`` behind them."""
     return schema.append(pa.field(SUM, pa.int64()))
 
 
 def verify_once(check: RowCheck | None, rows: pa.Table) -> None:
     """Verify rows that still have their checksums; rows that have been verified come without them.
 
-    Raises
-    ------
-    StateCorruptError
-        As :meth:`RowCheck.verify` does.
+    Raises ``StateCorruptError`` as :meth:`RowCheck.verify` does.
     """
     if check is not None and SUM in rows.column_names:
         check.verify(rows)
@@ -84,13 +79,7 @@ class RowCheck:
     table: str
 
     def verify(self, rows: pa.Table) -> None:
-        """Compare each row with its checksum.
-
-        Raises
-        ------
-        StateCorruptError
-            If a row differs from what was written, or lacks a checksum.
-        """
+        """Compare each row with its checksum. Raises ``StateCorruptError`` if a row differs from what was written, or lacks a checksum."""
         if not rows.num_rows:
             return
         wrong = pc.fill_null(pc.not_equal(rows.column(SUM), row_checksums(rows)), True)
@@ -105,7 +94,6 @@ def _seed(name: str) -> np.uint64:
 
 
 def _add(sums: Words, column: pa.Array, seed: np.uint64) -> None:
-    """Add the cells of ``column`` to ``sums``."""
     kind = column.type
     valid = _fixed(valid_of(column)) if column.null_count else _ALL_VALID
     if pa.types.is_null(kind) or not len(column):
@@ -195,11 +183,9 @@ class Share:
 
     @classmethod
     def every(cls, n_buckets: int) -> Share:
-        """All of ``n_buckets``."""
         return cls(0, n_buckets, n_buckets)
 
     def rows(self, table: pa.Table, keys: Sequence[str]) -> pa.Table:
-        """The rows of ``table`` in these buckets, in their order."""
         if not keys or self.n_buckets == 1:
             return table if self.first == 0 else table.slice(0, 0)
         numbers = _share_numbers(table.select(keys), self.n_buckets)
@@ -220,7 +206,6 @@ class KeysOfShare:
     names: Sequence[str]
 
     def rows(self, table: pa.Table) -> pa.Table:
-        """The rows of ``table`` with these keys, in their order."""
         return self.share.rows(table, self.names)
 
     def may_be_in(self, file: Mapping[str, Any]) -> bool:
@@ -242,7 +227,6 @@ class KeyShare:
     n: int
 
     def rows(self, table: pa.Table, keys: Sequence[str]) -> pa.Table:
-        """The rows of ``table`` with these keys, in their order."""
         return table.filter(pa.array(bucket_numbers(table.select(keys), self.n, _BITS_OF_KEY_SHARES) == self.number))
 
 
@@ -258,7 +242,6 @@ class KeyFilter:
         self._names, self._bits = list(names), np.zeros(self._N_BITS, np.bool_)
 
     def add(self, rows: pa.Table) -> None:
-        """Add the keys of ``rows``; O(n)."""
         if self._names:
             self._bits[bucket_numbers(rows.select(self._names), self._N_BITS)] = True
 

@@ -22,17 +22,18 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.aggregation import Aggregation
 from windowmill.windowing.columnar.hashes import with_checksum_column, with_checksums
-from windowmill.windowing.columnar.results import Chunk, result_rows
+from windowmill.windowing.columnar.objects import ObjectColumn
+from windowmill.windowing.columnar.results import Advanced, Chunk, Column, result_rows
 from windowmill.windowing.columnar.rows import (
     ROW_KEY,
     ROW_NUMBER,
@@ -40,17 +41,22 @@ from windowmill.windowing.columnar.rows import (
     ROW_UNTIL,
     ROW_WATERMARK,
     Keys,
+    as_table,
     in_order,
     kept,
     plain,
     with_keys,
 )
+from windowmill.windowing.columnar.slice_partials import combine_numbers
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import SpecError, StateError
-from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.kernels.combine import Bools, Floats, Ints
+from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.kernels.lift import condition_column, float64_of, int64_of, lift, valid_of
+from windowmill.windowing.kernels.recipes import lower
+from windowmill.windowing.kernels.two_stacks import clipped_means, flips_of
 from windowmill.windowing.layouts import live_columns
-from windowmill.windowing.slicing.leaves import BatchEffect
+from windowmill.windowing.slicing.leaves import BatchEffect, Leaves, Windows
 from windowmill.windowing.slicing.slicers import slicer_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
@@ -75,65 +81,47 @@ class StoredKeys:
 
 @dataclass(frozen=True)
 class LogTableOfWindow:
-    """One table of a window's state: of its keys, or of the rows that it holds in one role.
+    """One table of a window's state: of its keys, or of the rows that it holds in one role."""
 
-    Attributes
-    ----------
-    window, name
-        Name of the window, and of the table among the window's.
-    place
-        Name of the table in a snapshot.
-    held
-        Boolean column of the log that marks the table's rows; empty for a table of keys.
-    columns
-        The log's column for each column of the table but ``number``.
-    """
-
+    #: Name of the window, and of the table among the window's.
     window: str
     name: str
-    place: str
-    held: str
-    columns: Mapping[str, str]
+    place: str  #: Name of the table in a snapshot.
+    held: str  #: Boolean column of the log that marks the table's rows; empty for a table of keys.
+    columns: Mapping[str, str]  #: The log's column for each column of the table but ``number``.
 
 
 class StateLog:
     """The log of one pipeline.
 
-    Parameters
-    ----------
-    types
-        Arrow type of each of the source's columns.
-    conditions
-        The spec's conditions.
-    shared
-        Whether other windows keep their state in the same table. Keys then have their names in the source, as there, and the columns of
-        rows a prefix, so that none has the name of a partial.
+    Raises ``SpecError`` if two columns of the log would have the same name.
 
-    Attributes
-    ----------
-    schema
-        Schema of an entry.
-    tables
-        Tables of the windows' state, in order of the windows.
-
-    Raises
-    ------
-    SpecError
-        If two columns of the log would have the same name.
+    ``types``: Arrow type of each of the source's columns.
+    ``conditions``: the spec's conditions.
+    ``shared``: whether other windows keep their state in the same table. Keys then have their names in the source, as there, and the
+        columns of rows a prefix, so that none has the name of a partial.
+    ``keys``, ``live``, ``conditions``: the log's column for each key column, for each column of the source that live rows keep, and for
+        each of their condition columns.
+    ``schema``: schema of an entry.
+    ``tables``: tables of the windows' state, in order of the windows.
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str], *, shared: bool = False) -> None:
-        self._keys = {name: name if shared else label_of(name) for name in pipeline.keys}
+        self.keys = {name: name if shared else label_of(name) for name in pipeline.keys}
         prefix = LIVE_PREFIX if shared else ""
-        self._live = {name: self._keys.get(name, f"{prefix}{label_of(name)}") for name in live_columns(pipeline, types)}
-        self._conditions = {condition_column(text): _condition_label(text, conditions) for text in conditions}
+        self.live = {name: self.keys.get(name, f"{prefix}{label_of(name)}") for name in live_columns(pipeline, types)}
+        # Labels do not depend on the order of conditions in the spec.
+        labels = (
+            ["_where_0"] if len(conditions) == 1 else [f"_where_{hashlib.sha256(each.encode()).hexdigest()[:12]}" for each in conditions]
+        )
+        self.conditions = {condition_column(text): label for text, label in zip(conditions, labels, strict=True)}
         fields = [
-            *((label, types[name]) for name, label in self._keys.items()),
+            *((label, types[name]) for name, label in self.keys.items()),
             (KIND, pa.string()),
             *((name, pa.int64()) for name in (BATCH, DUE, *_OWN.values())),
         ]
-        fields += [(label, types[name]) for name, label in self._live.items() if name not in self._keys]
-        fields += [(label, pa.bool_()) for label in self._conditions.values()]
+        fields += [(label, types[name]) for name, label in self.live.items() if name not in self.keys]
+        fields += [(label, pa.bool_()) for label in self.conditions.values()]
         self.tables: list[LogTableOfWindow] = []
         for index, window in enumerate(pipeline.windows):
             for name, table in slicer_of(window, pipeline).snapshot().items():
@@ -154,46 +142,27 @@ class StateLog:
 
     def columns_of_fresh(self) -> list[tuple[str, str]]:
         """(source column, log column) pairs that a fresh row fills from the source; keys come first."""
-        return list((self._keys | self._live).items())
-
-    @property
-    def keys(self) -> Mapping[str, str]:
-        """The log's column for each key column."""
-        return self._keys
-
-    @property
-    def conditions(self) -> Mapping[str, str]:
-        """The log's column for each condition column of live rows."""
-        return self._conditions
-
-    @property
-    def columns_of_rows(self) -> list[str]:
-        """Columns of the log that hold columns of the source other than keys."""
-        return list(self._live.values())
+        return list((self.keys | self.live).items())
 
     def key_columns(self, entries: pa.Table) -> dict[str, pa.Array]:
-        """The key columns of ``entries``, by their names in the source."""
-        return {name: plain(entries.column(label)) for name, label in self._keys.items()}
+        return {name: plain(entries.column(label)) for name, label in self.keys.items()}
 
     def rows(self, entries: pa.Table, key: Ints) -> pa.Table:
         """Convert ``entries`` of rows, in order of arrival, to live rows; ``key`` holds the indices of their keys."""
-        live = {name: plain(entries.column(label)) for name, label in self._live.items()}
-        live |= {name: plain(entries.column(label)) for name, label in self._conditions.items()}
+        live = {name: plain(entries.column(label)) for name, label in self.live.items()}
+        live |= {name: plain(entries.column(label)) for name, label in self.conditions.items()}
         return pa.table({**live, ROW_KEY: key, **{name: plain(entries.column(label)) for name, label in _OWN.items()}})
 
     @property
     def fresh_schema(self) -> pa.Schema:
         """Columns of the schema that fresh rows fill, without ``KIND``."""
-        filled = {*self._keys.values(), *self._live.values(), *self._conditions.values(), *_OWN.values()}
+        filled = {*self.keys.values(), *self.live.values(), *self.conditions.values(), *_OWN.values()}
         return pa.schema([field for field in self.schema if field.name in filled])
 
     def read(self, entries: pa.Table) -> StoredKeys:
         """The state that ``entries`` describe: all entries of some keys, in any order. O(n log n) in entries.
 
-        Raises
-        ------
-        StateError
-            If a key has rows but no entry of its own.
+        Raises ``StateError`` if a key has rows but no entry of its own.
         """
         if not entries.num_rows:
             return StoredKeys()
@@ -218,12 +187,8 @@ class StateLog:
     def changes(self, before: StoredKeys, after: Mapping[str, pa.Table], due: Ints, batch: int) -> pa.Table:
         """The entries that turn the state ``before`` into ``after``, with the columns of ``schema``; O(n log n) in live rows.
 
-        Parameters
-        ----------
-        after
-            Tables of :meth:`KeyedWindows.snapshot`; its keys begin with those of ``before``.
-        due
-            For each key of ``after``, the watermark from which it has work.
+        ``after``: tables of :meth:`KeyedWindows.snapshot`; its keys begin with those of ``before``.
+        ``due``: for each key of ``after``, the watermark from which it has work.
         """
         rows, old = after["rows"], before.tables.get("rows")
         parts = [self._key_entries(before, after, due, batch)]
@@ -240,7 +205,7 @@ class StateLog:
             parts.append(self._entries(GONE, batch, self._cells(after, going.column(ROW_KEY)) | {NUMBER_OF: going.column(ROW_NUMBER)}))
         chosen = pa.array(np.flatnonzero(changed))
         kept = rows.take(chosen)
-        cells = {label: kept.column(name) for name, label in (*self._live.items(), *self._conditions.items(), *_OWN.items())}
+        cells = {label: kept.column(name) for name, label in (*self.live.items(), *self.conditions.items(), *_OWN.items())}
         cells |= {label: column.take(chosen) for label, column in held.items()}
         parts.append(self._entries(ROW, batch, cells | self._cells(after, kept.column(ROW_KEY))))
         return with_checksums(pa.concat_tables(parts))
@@ -271,16 +236,11 @@ class StateLog:
         return columns
 
     def _cells(self, after: Mapping[str, pa.Table], key: pa.ChunkedArray | pa.Array) -> dict[str, pa.Array]:
-        return {label: after["keys"].column(name).combine_chunks().take(plain(key)) for name, label in self._keys.items()}
+        return {label: after["keys"].column(name).combine_chunks().take(plain(key)) for name, label in self.keys.items()}
 
     def _entries(self, kind: str, batch: int, cells: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
         n = len(next(iter(cells.values()))) if cells else 0
-        whole = {**cells, KIND: pa.array([kind] * n, pa.string()), BATCH: pa.array(np.full(n, batch, np.int64))}
-        arrays = [
-            whole[name].cast(type_) if name in whole else pa.nulls(n, type_)
-            for name, type_ in zip(self.schema.names, self.schema.types, strict=True)
-        ]
-        return pa.table(arrays, schema=self.schema)
+        return as_table({**cells, KIND: pa.repeat(kind, n), BATCH: pa.repeat(batch, n)}, self.schema, fill=True)
 
 
 def label_of(name: str) -> str:
@@ -293,11 +253,6 @@ def label_of(name: str) -> str:
     """
     label = re.sub(r"\W", "_", name).lstrip("_")
     return name if label == name else f"{label or 'column'}_{crc32(name.encode()):08x}"
-
-
-def _condition_label(condition: str, conditions: Sequence[str]) -> str:
-    """The log's name for a condition; independent of the order of conditions in the spec."""
-    return "_where_0" if len(conditions) == 1 else f"_where_{hashlib.sha256(condition.encode()).hexdigest()[:12]}"
 
 
 def _equal(column: pa.ChunkedArray, value: str) -> Bools:
@@ -330,26 +285,72 @@ def _differ(new: pa.Array, old: pa.Array) -> Bools:
     return np.asarray(pc.or_(unequal, pc.xor(new.is_valid(), old.is_valid())).to_numpy(zero_copy_only=False), np.bool_)
 
 
+class Aggregation:
+    """The aggregates of a pipeline over columns of given types."""
+
+    def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> None:
+        aggregates = pipeline.aggregates
+        self.names = list(aggregates)
+        self.layout = Layout.over_rows(aggregates, types, f"pipeline {pipeline.pipeline}: aggregates")
+        self.clipped = {name: spec for name, spec in aggregates.items() if spec.declaration.partial == "none"}
+        objects = {name: spec for name, spec in aggregates.items() if spec.declaration.partial == "objects"}
+        self.objects = {name: ObjectColumn(spec, [types[column] for column in spec.columns]) for name, spec in objects.items()}
+
+    def over(self, leaves: Leaves) -> LeafPartials:
+        """Lift ``leaves``, once for all windows of a batch; O(n) in leaves."""
+        objects = {name: column.lift(leaves) for name, column in self.objects.items()}
+        return LeafPartials(self, leaves, *lift(self.layout, leaves.table), objects)
+
+
+@dataclass(frozen=True)
+class LeafPartials:
+    """Leaves with their partials."""
+
+    aggregation: Aggregation
+    leaves: Leaves
+    ints: Ints
+    floats: Floats
+    objects: Mapping[str, Sequence[Any]]
+
+    def combine(self, windows: Windows) -> tuple[dict[str, Column], Ints]:
+        """Compute all aggregates of each window; also returns the flips of :func:`~windowmill.windowing.kernels.two_stacks.flips_of`."""
+        aggregation, layout = self.aggregation, self.aggregation.layout
+        found: dict[str, Column] = dict(lower(layout, *combine_numbers(layout, self.ints, self.floats, windows), self.leaves.table))
+        found |= {name: self._clipped(spec, windows) for name, spec in aggregation.clipped.items()}
+        found |= {name: column.compute(self.objects[name], windows) for name, column in aggregation.objects.items()}
+        flips = flips_of(windows.group_offsets, windows.lo, windows.hi, windows.middles)
+        return {name: found[name] for name in aggregation.names}, flips
+
+    def _clipped(self, spec: AggregateSpec, windows: Windows) -> pa.Array:
+        table, leaves = self.leaves.table, self.leaves
+        column = table.column(spec.columns[0]).combine_chunks()
+        counted: Bools = valid_of(column)
+        if spec.where is not None:
+            counted = counted & (int64_of(table.column(condition_column(spec.where)).combine_chunks()) != 0)
+        means, missing = clipped_means(
+            float64_of(column),
+            counted,
+            leaves.time,
+            leaves.stop,
+            windows.start,
+            windows.end,
+            windows.sequence,
+            windows.lo,
+            windows.hi,
+            windows.member_offsets,
+            windows.members,
+        )
+        return pa.array(means, mask=missing)
+
+
 @dataclass(frozen=True)
 class Step:
-    """The effect of new rows or of a later watermark.
+    """The effect of new rows or of a later watermark."""
 
-    Attributes
-    ----------
-    chunks
-        Complete windows with their aggregates.
-    refused
-        Numbers of the new rows that no window took.
-    due
-        For each key, the watermark from which it has work even if none of its rows arrive; ``AFTER`` for never.
-    missed
-        By window name, the number of new rows that came too late for a window that holds them.
-    """
-
-    chunks: list[Chunk]
-    refused: Ints
-    due: Ints
-    missed: Mapping[str, int]
+    chunks: list[Chunk]  #: Complete windows with their aggregates.
+    refused: Ints  #: Numbers of the new rows that no window took.
+    due: Ints  #: For each key, the watermark from which it has work even if none of its rows arrive; ``AFTER`` for never.
+    missed: Mapping[str, int]  #: By window name, the number of new rows that came too late for a window that holds them.
 
 
 class KeyedWindows:
@@ -374,13 +375,9 @@ class KeyedWindows:
     def advance(self, fresh: pa.Table | None, first_new: int, clock: Clock) -> Step:
         """Add ``fresh`` rows and return the windows that are complete at ``clock``; O(n log n) in live rows.
 
-        Parameters
-        ----------
-        fresh
-            Live columns, conditions and the own columns of :mod:`.rows`, in order of arrival; their keys are
-            known from :meth:`learn`.
-        first_new
-            Smallest number of a fresh row; all older rows have smaller ones.
+        ``fresh``: live columns, conditions and the own columns of :mod:`.rows`, in order of arrival; their keys are known from
+            :meth:`learn`.
+        ``first_new``: smallest number of a fresh row; all older rows have smaller ones.
         """
         if fresh is not None:
             # The state keeps a key column once, as a key; an aggregate over it must not depend on whether a row came from there.
@@ -442,13 +439,7 @@ class KeyedWindows:
         return tables
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
-        """Continue from the tables of :meth:`snapshot`.
-
-        Raises
-        ------
-        StateError
-            If a table is missing.
-        """
+        """Continue from the tables of :meth:`snapshot`. Raises ``StateError`` if a table is missing."""
         missing = {"rows", "keys"} - set(tables)
         if missing:
             raise StateError(f"state: table {min(missing)!r} is missing; rebuild the state from the source")
@@ -460,36 +451,21 @@ class KeyedWindows:
 
 @dataclass(frozen=True)
 class PartitionTask:
-    """Settings of one Spark partition's work; small, and equal for all partitions of a batch.
-
-    Attributes
-    ----------
-    schema
-        Schema of result rows; it may omit some of their columns.
-    clock
-        The clock after the batch; ``since`` is the watermark before it.
-    batch
-        Number of the batch.
-    keep
-        Whether later batches continue from this one's state.
-    """
+    """Settings of one Spark partition's work; small, and equal for all partitions of a batch."""
 
     pipeline: Pipeline
     log: StateLog
-    schema: pa.Schema
-    clock: Clock
-    batch: int
-    keep: bool = True
+    schema: pa.Schema  #: Schema of result rows; it may omit some of their columns.
+    clock: Clock  #: The clock after the batch; ``since`` is the watermark before it.
+    batch: int  #: Number of the batch.
+    keep: bool = True  #: Whether later batches continue from this one's state.
 
-    def work(self, entries: pa.Table, fresh: pa.Table) -> PartitionResult:
+    def work(self, entries: pa.Table, fresh: pa.Table, ends: tuple[int, int] | None = None) -> Advanced:
         """Apply ``fresh`` rows to the state in ``entries``; O(n log n) in live rows.
 
-        Parameters
-        ----------
-        entries
-            All log entries of some keys, with the columns of ``log.schema``.
-        fresh
-            New rows in any order, with the columns of ``log.fresh_schema``.
+        ``entries``: all log entries of some keys, with the columns of ``log.schema``.
+        ``fresh``: new rows in any order, with the columns of ``log.fresh_schema``.
+        ``ends``: restricts the results to windows that end in this range (begin, end]; null for all.
         """
         windows = KeyedWindows(self.pipeline)
         stored = self.log.read(entries)
@@ -499,13 +475,20 @@ class PartitionTask:
         first = int(rows.column(ROW_NUMBER)[0].as_py()) if rows.num_rows else np.iinfo(np.int64).max
         step = windows.advance(rows, first, self.clock)
         keys = windows.keys.table if windows.keys is not None else pa.table({})
-        changes = None
-        if self.keep:
-            changes = self.log.changes(stored, windows.snapshot(), step.due, self.batch)
+        changes = self.log.changes(stored, windows.snapshot(), step.due, self.batch) if self.keep else None
         taken = ~np.isin(rows.column(ROW_NUMBER).to_numpy(), step.refused)
-        late = _late(rows) & taken
+        late = taken & (rows.column(ROW_TIME).to_numpy() < rows.column(ROW_WATERMARK).to_numpy())
         counts = Counts(rows_applied=int(taken.sum()), rows_late=int(late.sum()), late_missed=step.missed)
-        return PartitionResult(self, step, keys, changes, counts)
+        return Advanced(self._results(step.chunks, keys, ends), changes, step.refused, counts)
+
+    def _results(self, chunks: Sequence[Chunk], keys: pa.Table, ends: tuple[int, int] | None) -> Iterator[pa.Table]:
+        """Result rows, one table per chunk of windows; row k of ``keys`` is the key of index k."""
+        for chunk in chunks:
+            rows = result_rows(chunk, self.pipeline, keys, self.schema, self.batch)
+            if ends is not None:
+                at = rows.column("window_end").cast(pa.int64())
+                rows = rows.filter(pc.and_(pc.greater(at, ends[0]), pc.less_equal(at, ends[1])))
+            yield rows
 
     def _arrived(self, fresh: pa.Table, windows: KeyedWindows) -> pa.Table:
         """``fresh`` as live rows in order of arrival; a null watermark becomes that of the row before."""
@@ -516,44 +499,3 @@ class PartitionTask:
         known = pc.fill_null(rows.column(ROW_WATERMARK), BEFORE).to_numpy()
         watermark_at_arrival = np.maximum.accumulate(np.concatenate(([self.clock.since], known)))[1:]
         return rows.set_column(rows.schema.get_field_index(ROW_WATERMARK), ROW_WATERMARK, pa.array(watermark_at_arrival))
-
-
-@dataclass(frozen=True)
-class PartitionResult:
-    """The result of a partition's work.
-
-    Attributes
-    ----------
-    keys
-        Key columns; row k is the key of index k.
-    changes
-        Entries for the log; none if no state is kept.
-    counts
-        The fresh rows that were not refused, and those behind the watermark among them; those that missed windows.
-    """
-
-    task: PartitionTask
-    step: Step
-    keys: pa.Table
-    changes: pa.Table | None
-    counts: Counts
-
-    def results(self, ends: tuple[int, int] | None = None) -> Iterator[pa.Table]:
-        """Result rows, one table per chunk of windows; only those that end in the range (begin, end], if ``ends`` is given."""
-        for chunk in self.step.chunks:
-            rows = result_rows(chunk, self.task.pipeline, self.keys, self.task.schema, self.task.batch)
-            yield rows if ends is None else _ending_in(rows, *ends)
-
-    @property
-    def refused(self) -> Ints:
-        """Numbers of the fresh rows that came too late."""
-        return self.step.refused
-
-
-def _ending_in(rows: pa.Table, begin: int, end: int) -> pa.Table:
-    at = rows.column("window_end").cast(pa.int64())
-    return rows.filter(pc.and_(pc.greater(at, begin), pc.less_equal(at, end)))
-
-
-def _late(rows: pa.Table) -> Bools:
-    return np.asarray(rows.column(ROW_TIME).to_numpy() < rows.column(ROW_WATERMARK).to_numpy(), np.bool_)

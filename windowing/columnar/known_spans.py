@@ -32,10 +32,10 @@ from windowmill.windowing.columnar.added_columns import SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slice_partials import SlicePartials
 from windowmill.windowing.errors import StateCorruptError
+from windowmill.windowing.kernels.arrays import Rows
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, known_span
 from windowmill.windowing.kernels.lift import int64_of, valid_of
-from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.slicing.edges import Numbering, WindowGrid
 from windowmill.windowing.watermark import BEFORE
 
@@ -65,14 +65,9 @@ def last_columns(windows: Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Spans:
-    """For each window that shows empty ones, and each key, the starts of the first and last slice in which it has counted an event.
+    """For each window that shows empty ones, and each key, the starts of the first and last slice in which it has counted an event."""
 
-    Attributes
-    ----------
-    first, last
-        int64, shapes (n_windows, n_keys); ``first`` is after ``last`` where nothing has been counted.
-    """
-
+    #: int64, shapes (n_windows, n_keys); ``first`` is after ``last`` where nothing has been counted.
     first: Ints
     last: Ints
 
@@ -131,12 +126,8 @@ class Spans:
     def rows_of(self, windows: Sequence[str], before: Spans) -> tuple[Ints, dict[str, pa.Array]]:
         """The keys whose spans differ from those ``before``, and the columns of their rows."""
         keys = np.flatnonzero(((self.first != before.first) | (self.last != before.last)).any(axis=0))
-        columns = {}
-        for window, name in enumerate(windows):
-            missing = ~self.known[window][keys]
-            columns[first_of(name)] = pa.array(self.first[window][keys], mask=missing)
-            columns[last_of(name)] = pa.array(self.last[window][keys], mask=missing)
-        return keys.astype(np.int64), columns
+        spans = np.stack((self.first[:, keys], self.last[:, keys]), axis=1).reshape(2 * len(windows), len(keys))
+        return keys.astype(np.int64), spans_stored(windows, spans.T)
 
 
 def _counted(grid: WindowGrid, partials: SlicePartials, reached: Ints, lateness: int) -> Bools:
@@ -187,23 +178,15 @@ def split_off(windows: Sequence[str], slices: pa.Table, offsets: Ints) -> tuple[
 
 @dataclass(frozen=True)
 class EmptyStretches:
-    """The stretches of the axis where a batch may show empty windows of one window of the spec.
+    """The stretches of the axis where a batch may show empty windows of one window of the spec."""
 
-    Attributes
-    ----------
-    keys
-        Indices of the keys with such a stretch, ascending.
-    first, last, old_first, old_last
-        The spans of these keys with this batch and before it, as half-open intervals.
-    begin, stop
-        The windows overlap [begin, stop).
-    """
-
-    keys: Ints
+    keys: Ints  #: Indices of the keys with such a stretch, ascending.
+    #: The spans of these keys with this batch and before it, as half-open intervals.
     first: Ints
     last: Ints
     old_first: Ints
     old_last: Ints
+    #: The windows overlap [begin, stop).
     begin: Ints
     stop: Ints
 
@@ -242,19 +225,12 @@ class EmptyStretches:
 
 @dataclass(frozen=True)
 class StoredSpans:
-    """Rows of spans that were read from the state.
+    """Rows of spans that were read from the state."""
 
-    Attributes
-    ----------
-    windows, grids
-        Those that show empty windows.
-    keys
-        Names of the key columns.
-    """
-
+    #: Those that show empty windows.
     windows: Sequence[str]
     grids: Sequence[WindowGrid]
-    keys: Sequence[str]
+    keys: Sequence[str]  #: Names of the key columns.
     rows: pa.Table
 
     def needed(self, touched: pa.Table, after: int) -> pa.Table:

@@ -15,14 +15,13 @@ partial that was read stays bytes until it is combined, because most slices of a
 
 from __future__ import annotations
 
-import itertools
 import struct
 import zlib
 from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import IntEnum
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,10 +73,7 @@ class _List(list[Any]):
 def encode(partial: tuple[Any, ...], aggregate: str) -> bytes:
     """``partial`` as bytes; ``aggregate`` names its aggregate in messages.
 
-    Raises
-    ------
-    SpecError
-        If the partial is not plain data.
+    Raises ``SpecError`` if the partial is not plain data.
 
     Examples
     --------
@@ -97,10 +93,7 @@ def encode(partial: tuple[Any, ...], aggregate: str) -> bytes:
 def decode(data: bytes) -> tuple[Any, ...]:
     """The partial that :func:`encode` was given.
 
-    Raises
-    ------
-    StateCorruptError
-        If the bytes are no partial, of another version, or damaged.
+    Raises ``StateCorruptError`` if the bytes are no partial, of another version, or damaged.
     """
     if len(data) < _HEADER.size:
         raise StateCorruptError(f"a partial of {len(data)} bytes is shorter than its header of {_HEADER.size}")
@@ -302,19 +295,12 @@ def _two_stacks(aggregate: Aggregate[Any], leaves: list[Any], bounds: list[tuple
             if first >= middle or base < 0:
                 middle = max(middle, stop) if first >= middle else middle
                 base, reached, back = first, middle, identity
-                front = _suffixes(combine, leaves[first:middle])
+                front = list(accumulate(leaves[first:middle][::-1], lambda suffix, leaf: combine(leaf, suffix)))[::-1]
             for leaf in leaves[reached:stop]:
                 back = combine(back, leaf)
             totals[window] = front[first - base] if stop == middle else combine(front[first - base], back)
             reached = stop
     return totals
-
-
-def _suffixes(combine: Any, leaves: list[Any]) -> list[Any]:
-    suffixes = leaves[:]
-    for index in range(len(leaves) - 2, -1, -1):
-        suffixes[index] = combine(leaves[index], suffixes[index + 1])
-    return suffixes
 
 
 class StoredObjects:
@@ -333,7 +319,6 @@ class StoredObjects:
 
     @property
     def deducts(self) -> list[bool]:
-        """Of each column, whether its partials can be deducted."""
         return [column.aggregate.deduct is not None for column in self._columns]
 
     def none(self, n: int) -> Objects:
@@ -369,10 +354,7 @@ class StoredObjects:
     def fold(self, partials: Objects, bounds: Ints) -> Objects:
         """Combine the partials of each run ``bounds[r]:bounds[r + 1]`` in order; O(n) combines.
 
-        Raises
-        ------
-        StateCorruptError
-            If one is damaged.
+        Raises ``StateCorruptError`` if one is damaged.
         """
         folded = partials[bounds[:-1]]
         for index, column in enumerate(self._columns):
@@ -456,7 +438,7 @@ class _Column:
         places = positions if self.stored.ordered else [ORIGIN] * rows.num_rows
         return [
             _folded(aggregate, [aggregate.lift(arguments[row], places[row]) for row in range(first, stop) if counted[row]])
-            for first, stop in itertools.pairwise(bounds.tolist())
+            for first, stop in pairwise(bounds.tolist())
         ]
 
     def _takes_each_value_once(self, rows: pa.Table) -> bool:
@@ -481,7 +463,7 @@ class _Column:
         each = [aggregate.lift((value,), ORIGIN) for value in encoded.dictionary.take(pa.array(used)).to_pylist()]
         lifted = [each[value] for value in value_of.tolist()]
         edges = np.searchsorted(places // n_values, np.arange(len(bounds))).tolist()
-        return [_folded(aggregate, lifted[first:stop]) for first, stop in itertools.pairwise(edges)]
+        return [_folded(aggregate, lifted[first:stop]) for first, stop in pairwise(edges)]
 
 
 def _folded(aggregate: Aggregate[Any], partials: list[Any]) -> Any:

@@ -10,7 +10,7 @@ The state of a key holds, in rows of three kinds:
     A tuple that waits for the watermark.
 ``node``
     A leaf, which is the partial of one applied tuple, or an inner node. A batch appends the leaves of its tuples and the nodes that they
-    complete. Of windows that evict by a delta, a node that loses tuples gets a new row: see :mod:`.position_deltas`.
+    complete. Of windows that evict by a delta, a node that loses tuples gets a new row: see :mod:`.position_reads`.
 
 Windows that apply the same tuples in the same order form a *sequence* and share its positions, nodes and waiting tuples. Windows that
 evict by a delta do so only if it is the same delta.
@@ -35,6 +35,7 @@ from windowmill.windowing.columnar.keyed import LIVE_PREFIX, label_of
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
 from windowmill.windowing.columnar.results import Column
 from windowmill.windowing.columnar.slice_partials import combine_numbers
+from windowmill.windowing.columnar.slices import LiftingStage
 from windowmill.windowing.errors import SpecError, StateCorruptError
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.flatfat import LEFT, MISSING, NodeColumns, covers, moves, places_of, stretches
@@ -76,39 +77,28 @@ def level_above(level: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Nodes of any keys; one element or row per node.
+    """Nodes of any keys; one element or row per node."""
 
-    Attributes
-    ----------
-    key, level, begin, first
-        Key index, level, first position, and event time of the tuple there; int64, shapes (n,).
-    is_new
-        Mask of the nodes that were not read from the state.
-    ints, floats, objects
-        Partials; shapes (n, number of columns).
-    """
-
+    #: Key index, level, first position, and event time of the tuple there; int64, shapes (n,).
     key: Ints
     level: Ints
     begin: Ints
     first: Ints
-    is_new: Bools
+    is_new: Bools  #: Mask of the nodes that were not read from the state.
+    #: Partials; shapes (n, number of columns).
     ints: Ints
     floats: Floats
     objects: Objects
 
     def at(self, chosen: Bools | Ints) -> Self:
-        """The nodes that ``chosen`` masks or lists."""
         return type(self)(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
     def of_level(self, level: int) -> Self:
-        """The nodes of a level."""
         chosen = self.level == level
         return self if chosen.all() else self.at(chosen)
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
-        """The nodes of all ``parts``, one part after the other."""
         there = [part for part in parts if len(part.key)] or parts[:1]
         if len(there) == 1:
             return there[0]
@@ -123,30 +113,21 @@ class _Rows:
 
 @dataclass(frozen=True)
 class Forest:
-    """The trees of all keys. Leaves and restored nodes are rows of ``table``, into which partials point.
-
-    Attributes
-    ----------
-    levels
-        The nodes of each level, sorted by key and begin. The place of a node is its index among those of all levels.
-    """
+    """The trees of all keys. Leaves and restored nodes are rows of ``table``, into which partials point."""
 
     layout: Layout
     stored_objects: StoredObjects
     n_keys: int
     table: pa.Table
+    #: The nodes of each level, sorted by key and begin. The place of a node is its index among those of all levels.
     levels: Sequence[_Rows]
 
     @classmethod
     def grown(cls, layout: Layout, objects: StoredObjects, n_keys: int, nodes: pa.Table, key: Ints, n_restored: int) -> Self:
         """The forest of ``nodes``, restored ones and then new leaves, and of all further nodes that these complete. O(n log n).
 
-        Parameters
-        ----------
-        nodes
-            Columns ``NODE_LEVEL``, ``POSITION``, ``FIRST`` and the partials; nodes of a key are in order of their positions.
-        key
-            Key index of each node; shape (n_nodes,).
+        ``nodes``: columns ``NODE_LEVEL``, ``POSITION``, ``FIRST`` and the partials; nodes of a key are in order of their positions.
+        ``key``: key index of each node; shape (n_nodes,).
         """
         level, begin, first = (int64_of(nodes.column(name).combine_chunks()) for name in (NODE_LEVEL, POSITION, FIRST))
         is_new = np.arange(len(key)) >= n_restored
@@ -165,7 +146,6 @@ class Forest:
 
     @cached_property
     def _nodes(self) -> NodeColumns:
-        """The nodes in the kernels' form."""
         keys = np.arange(self.n_keys)
         offsets = [start + np.searchsorted(rows.key, keys) for start, rows in zip(self._starts[:-1], self.levels, strict=True)]
         begin, first = (np.concatenate([getattr(rows, name) for rows in self.levels]) for name in ("begin", "first"))
@@ -180,15 +160,12 @@ class Forest:
     def covers(self, head: Ints, stop: Ints, evicted: Ints, limit: int) -> tuple[Ints, Ints, Ints, Ints]:
         """The nodes of each key's window [``head``, ``stop``), as :func:`~windowmill.windowing.kernels.flatfat.covers`.
 
+        Raises ``StateCorruptError`` if a node is not there.
+
         Returns
         -------
         tuple
             Offsets, and of each node its level, its first position, and the event time of the tuple there.
-
-        Raises
-        ------
-        StateCorruptError
-            If a node is not there.
         """
         offsets, places = covers(self._nodes, head, stop, evicted, limit)
         level = np.searchsorted(self._starts, _all_there(places), side="right") - 1
@@ -197,12 +174,8 @@ class Forest:
     def aggregate(self, windows: Windows) -> dict[str, Column]:
         """All aggregates of ``windows``, which hold the tuples at positions [lo, hi).
 
-        O(log n) combines a window; of objects that can be deducted, no more than tuples leave and enter.
-
-        Raises
-        ------
-        StateCorruptError
-            If a node is not there.
+        O(log n) combines a window; of objects that can be deducted, no more than tuples leave and enter. Raises ``StateCorruptError`` if a
+        node is not there.
         """
         objects, stretch = self.stored_objects, (self._nodes, windows.key, windows.lo, windows.hi)
         offsets, places = stretches(*stretch)
@@ -259,30 +232,16 @@ def _all_there(places: Ints) -> Ints:
 class PositionState:
     """The columns of the state of one pipeline; a function of the spec and the source's column types.
 
-    Parameters
-    ----------
-    types
-        Arrow type of each of the source's columns.
+    Raises ``SpecError`` if two columns of the state would have the same name.
 
-    Attributes
-    ----------
-    live, conditions
-        The state's column for each column of the source, and for each condition column, that waiting tuples keep.
-    sequences
-        Indexes of the windows of each sequence, by the sequence's name.
-    deltas
-        Names of the sequences whose windows evict by a delta, so that tuples leave from anywhere.
-    schema
-        Schema of the state, without checksums.
-    rows
-        Schema of new rows: keys, the columns and conditions that windows and aggregates read, event time, number in order of arrival,
+    ``types``: Arrow type of each of the source's columns.
+    ``live``, ``conditions``: the state's column for each column of the source, and for each condition column, that waiting tuples keep.
+    ``sequences``: indexes of the windows of each sequence, by the sequence's name.
+    ``deltas``: names of the sequences whose windows evict by a delta, so that tuples leave from anywhere.
+    ``schema``: schema of the state, without checksums.
+    ``rows``: schema of new rows: keys, the columns and conditions that windows and aggregates read, event time, number in order of arrival,
         ``CLOSED`` and ``LATE``. ``CLOSED`` is the instant through which windows were closed when the row arrived; null means the same as
         for the row before. ``LATE`` is whether the row arrived behind the watermark; null means no.
-
-    Raises
-    ------
-    SpecError
-        If two columns of the state would have the same name.
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Layout) -> None:
@@ -332,7 +291,6 @@ class PositionState:
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """The conditions of the spec."""
         return self._texts
 
 
@@ -353,7 +311,6 @@ def _sequences(pipeline: Pipeline) -> dict[str, tuple[int, ...]]:
 
 
 def settings_of(pipeline: Pipeline, index: int) -> PolicySettings:
-    """The policies of the window at ``index``."""
     window = pipeline.windows[index]
     return PolicySettings(window, window.policies(), pipeline)
 
@@ -364,67 +321,47 @@ def _digest(text: str) -> str:
 
 @dataclass(frozen=True)
 class PositionStage:
-    """Settings for a batch of windows over positions; picklable.
-
-    Attributes
-    ----------
-    state
-        Columns of the state, and the sequences.
-    clock
-        The clock after the batch; ``since`` is the watermark before it.
-    ends
-        Restricts the results to windows that end in this range (begin, end]; null for all.
-    keep
-        Whether later batches continue from this one's state.
-    results
-        Columns of a result row.
-    check
-        Verifies rows read from the state; null if there is no state.
-    bounded
-        Whether the batch has all rows of a bounded input: it continues from no state, and nothing continues from it.
-    """
+    """Settings for a batch of windows over positions; picklable."""
 
     pipeline: Pipeline
     layout: Layout
-    state: PositionState
+    state: PositionState  #: Columns of the state, and the sequences.
     batch: int
-    clock: Clock
-    ends: tuple[int, int] | None
-    keep: bool
-    results: pa.Schema
-    check: RowCheck | None = None
-    bounded: bool = False
+    clock: Clock  #: The clock after the batch; ``since`` is the watermark before it.
+    ends: tuple[int, int] | None  #: Restricts the results to windows that end in this range (begin, end]; null for all.
+    keep: bool  #: Whether later batches continue from this one's state.
+    results: pa.Schema  #: Columns of a result row.
+    check: RowCheck | None = None  #: Verifies rows read from the state; null if there is no state.
+    bounded: bool = False  #: Whether the batch has all rows of a bounded input: it continues from no state, and nothing continues from it.
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The key columns."""
         return self.pipeline.keys
 
     @property
     def ties(self) -> tuple[str, ...]:
-        """The columns that order rows of one time."""
         return self.pipeline.time.tie_break
 
     @property
     def source_columns(self) -> Sequence[str]:
-        """Columns that windows and aggregates read."""
         return list(self.state.live)
 
     @property
     def conditions(self) -> Sequence[str]:
-        """Conditions on rows, of aggregates and of windows."""
         return self.state.texts
 
     @cached_property
+    def lifting(self) -> LiftingStage:
+        """Settings for lifting tuples into leaves, into which the keys are not copied."""
+        return LiftingStage((), self.ties, self.layout)
+
+    @property
     def objects(self) -> StoredObjects:
-        """The partials that are Python objects."""
-        return StoredObjects(self.layout.objects)
+        return self.lifting.objects
 
     @cached_property
     def settings(self) -> Sequence[PolicySettings]:
-        """The policies of each window."""
         return [settings_of(self.pipeline, index) for index in range(len(self.pipeline.windows))]
 
     def settings_of(self, sequence: str) -> PolicySettings:
-        """The policies of the first window of a ``sequence``."""
         return self.settings[self.state.sequences[sequence][0]]

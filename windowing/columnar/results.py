@@ -15,6 +15,7 @@ from windowmill.windowing.aggregates import aggregate_for, argument_types, own, 
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.columnar.hashes import with_checksums
+from windowmill.windowing.columnar.rows import as_table
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.kernels.combine import Ints
@@ -34,11 +35,8 @@ _ANYTHING = pa.string()
 class ResultTable(Sequence[Mapping[str, Any]]):
     """Result rows in (key, window, window_end, trigger, revision, window_start) order, nulls first.
 
-    Attributes
-    ----------
-    columns
-        By name: the key columns, ``window``, its bounds, ``trigger``, ``revision``, the aggregates in the spec's order, and ``retracted``
-        where late rows bring revisions.
+    ``columns``: by name: the key columns, ``window``, its bounds, ``trigger``, ``revision``, the aggregates in the spec's order, and
+        ``retracted`` where late rows bring revisions.
     """
 
     def __init__(self, columns: Mapping[str, Column], length: int) -> None:
@@ -85,10 +83,7 @@ def key_ranks(keys: pa.Table) -> Ints:
 def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
     """Arrow type of each aggregate, given the ``types`` of the source's columns.
 
-    Raises
-    ------
-    SpecError
-        If a column does not exist or has a type that the aggregate cannot take.
+    Raises ``SpecError`` if a column does not exist or has a type that the aggregate cannot take.
     """
     where = f"pipeline {pipeline.pipeline}: aggregates"
     result_type = {result.name: result.type for result in Layout.over_rows(pipeline.aggregates, types, where).results}
@@ -136,9 +131,7 @@ def result_rows(chunk: Chunk, pipeline: Pipeline, keys: pa.Table, schema: pa.Sch
 
 def retraction(identity: Mapping[str, pa.Array], schema: pa.Schema) -> pa.Table:
     """Rows that retract windows, with the columns of ``schema`` and ``RETRACTED``: ``identity`` has all columns but aggregates."""
-    n = len(identity["revision"])
-    columns = [identity[field.name].cast(field.type) if field.name in identity else pa.nulls(n, field.type) for field in schema]
-    return pa.table(columns, schema=schema).append_column(RETRACTED, pa.repeat(True, n))
+    return as_table(identity, schema, fill=True).append_column(RETRACTED, pa.repeat(True, len(identity["revision"])))
 
 
 def with_retracted(rows: pa.Table) -> pa.Table:
@@ -170,10 +163,7 @@ def _cells(field: pa.Field, chunk: Chunk, pipeline: Pipeline, keys: pa.Table, ba
 def typed(name: str, column: Column, kind: pa.DataType, *, as_json: bool) -> pa.Array:
     """Results of the aggregate ``name`` as an array of the sink's ``kind``; ``as_json`` as :func:`gives_json` says.
 
-    Raises
-    ------
-    SpecError
-        If a user's aggregate gives results of another type than it declares.
+    Raises ``SpecError`` if a user's aggregate gives results of another type than it declares.
     """
     if not isinstance(column, list):
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
@@ -198,24 +188,12 @@ def _readable(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Advanced:
-    """What a batch makes of some keys.
+    """What a batch makes of some keys."""
 
-    Attributes
-    ----------
-    results
-        Result rows, in tables of one window each; may be computed as they are taken.
-    state
-        The rows that the batch appends to the state, with checksums; null if it keeps none.
-    refused
-        Numbers of the rows that came too late for every window; int64, shape (n_refused,).
-    counts
-        The other rows, and the late ones among them; those that missed windows, refused ones included.
-    """
-
-    results: Iterable[pa.Table]
-    state: pa.Table | None
-    refused: Ints
-    counts: Counts
+    results: Iterable[pa.Table]  #: Result rows, in tables of one window each; may be computed as they are taken.
+    state: pa.Table | None  #: The rows that the batch appends to the state, with checksums; null if it keeps none.
+    refused: Ints  #: Numbers of the rows that came too late for every window; int64, shape (n_refused,).
+    counts: Counts  #: The other rows, and the late ones among them; those that missed windows, refused ones included.
 
     @classmethod
     def of(
@@ -228,13 +206,9 @@ class Advanced:
     ) -> Self:
         """The result for new rows of these ``numbers``, of which the mask ``late`` marks those behind the watermark; null means no.
 
-        Parameters
-        ----------
-        results, state
-            Parts of the result rows and of the state; no state if none is kept.
-        refused
-            By the names of windows for which the same rows are late, the numbers of the rows that they refused. A row is too late if all
-            did.
+        ``results``, ``state``: parts of the result rows and of the state; no state if none is kept.
+        ``refused``: by the names of windows for which the same rows are late, the numbers of the rows that they refused. A row is too late
+            if all did.
         """
         # Mostly some window refuses none, and then there is nothing to compare.
         fewest, *others = sorted((numbers, *refused.values()), key=len)

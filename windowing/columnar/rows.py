@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.lift import order_key, valid_of
+from windowmill.windowing.kernels.lift import int64_of, order_key, valid_of
 from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.slicing.leaves import Leaves
 
@@ -24,6 +24,14 @@ def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:
         # Arrow would copy a single chunk, too.
         whole = column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
     return whole.cast(pa.int64()) if pa.types.is_timestamp(whole.type) else whole
+
+
+def as_table(columns: Mapping[str, pa.Array | pa.ChunkedArray], schema: pa.Schema, *, fill: bool = False) -> pa.Table:
+    """Those of ``columns`` that ``schema`` has, as a table; with ``fill``, columns of the schema that are missing are null."""
+    if fill:
+        n = len(next(iter(columns.values())))
+        columns = {field.name: pa.nulls(n, field.type) for field in schema if field.name not in columns} | dict(columns)
+    return pa.table([columns[field.name].cast(field.type) for field in schema], schema=schema)
 
 
 class Keys:
@@ -121,18 +129,20 @@ def first_rows(codes: Ints) -> Ints:
     return np.flatnonzero(codes > greatest[:-1])
 
 
-def in_order(table: pa.Table, n_keys: int, ties: Sequence[str], first_new: int) -> Leaves:
-    """Sort ``table``, whose rows are in order of arrival, into leaves; O(n log n).
-
-    Rows whose number is at least ``first_new`` are new.
-    """
-    key, time, number = (table.column(name).to_numpy() for name in (ROW_KEY, ROW_TIME, ROW_NUMBER))
-    order = np.arange(len(number))
+def by_time(table: pa.Table, time: str, ties: Sequence[str]) -> Ints:
+    """Indices of the rows of ``table``, which are in order of arrival, by their ``time`` and then by ``ties``, nulls first."""
+    order = np.arange(table.num_rows)
     for tie in reversed(ties):
         column = table.column(tie).combine_chunks()
         for ranks in (order_key(column), valid_of(column)):
             order = order[np.argsort(ranks[order], kind="stable")]
-    order = order[np.argsort(time[order], kind="stable")]
+    return order[np.argsort(int64_of(table.column(time).combine_chunks())[order], kind="stable")]
+
+
+def in_order(table: pa.Table, n_keys: int, ties: Sequence[str], first_new: int) -> Leaves:
+    """Sort ``table``, whose rows are in order of arrival, into leaves; O(n log n). Rows whose number is at least ``first_new`` are new."""
+    key, time, number = (table.column(name).to_numpy() for name in (ROW_KEY, ROW_TIME, ROW_NUMBER))
+    order = by_time(table, ROW_TIME, ties)
     of_keys, offsets = by_key(key[order], n_keys)
     order = order[of_keys]
     number, until, watermark = number[order], *(table.column(name).to_numpy()[order] for name in (ROW_UNTIL, ROW_WATERMARK))

@@ -30,7 +30,7 @@ marks them as gone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Self
@@ -40,18 +40,18 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, FIRST, GAP, LAST, LATE, NUMBER_OF, TIME
 from windowmill.windowing.columnar.hashes import RowCheck, verify_once
-from windowmill.windowing.columnar.objects import Objects, StoredObjects
+from windowmill.windowing.columnar.objects import Objects
 from windowmill.windowing.columnar.results import Advanced, gives_json, retraction, typed
-from windowmill.windowing.columnar.rows import ascending, codes_of, reordered
-from windowmill.windowing.columnar.slices import by_time, lifted_groups
+from windowmill.windowing.columnar.rows import as_table, ascending, by_time, codes_of, reordered
+from windowmill.windowing.columnar.slices import LiftingStage, lifted_groups
 from windowmill.windowing.kernels import event_bounds
+from windowmill.windowing.kernels.arrays import Rows
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.event_bounds import SessionLimits
 from windowmill.windowing.kernels.fragments import FragmentColumns, combine_nodes, sessions_of, uncovered
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import arenas, condition_column, int64_of, stored
 from windowmill.windowing.kernels.recipes import lower
-from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE, commits_of
@@ -88,66 +88,28 @@ def fragment_schema(keys: dict[str, pa.DataType], layout: Layout, *, revises: bo
 
 
 @dataclass(frozen=True)
-class SessionStage:
-    """Settings for a batch of sessions; small and picklable.
+class SessionStage(LiftingStage):
+    """Settings for a batch of sessions; small and picklable."""
 
-    Attributes
-    ----------
-    limits
-        Name, and gap and greatest size of each session window of the spec.
-    closed_before, closed
-        Instants through which windows are closed before and after the batch: no later row joins a session that ends before.
-    ahead
-        How far the instants through which windows are shown are ahead of these: the lateness if late rows bring revisions, else 0.
-    ends
-        Restricts the results to windows that end in this range (begin, end]; null for all.
-    keep
-        Whether later batches continue from this one's state.
-    rows
-        Columns of a new row.
-    schema
-        Columns of a fragment.
-    results
-        Columns of a result row.
-    check
-        Verifies fragments read from the state; null if there is no state.
-    """
-
-    keys: tuple[str, ...]
-    ties: tuple[str, ...]
-    layout: Layout
-    limits: tuple[tuple[str, SessionLimits], ...]
+    limits: tuple[tuple[str, SessionLimits], ...]  #: Name, and gap and greatest size of each session window of the spec.
     batch: int
+    #: Instants through which windows are closed before and after the batch: no later row joins a session that ends before.
     closed_before: int
     closed: int
+    #: How far the instants through which windows are shown are ahead of these: the lateness if late rows bring revisions, else 0.
     ahead: int
-    ends: tuple[int, int] | None
-    keep: bool
-    rows: pa.Schema
-    schema: pa.Schema
-    results: pa.Schema
-    check: RowCheck | None = None
-
-    @property
-    def source_columns(self) -> Sequence[str]:
-        """Columns that the partials read."""
-        return self.layout.source_columns
-
-    @property
-    def conditions(self) -> Sequence[str]:
-        """Conditions under which rows count."""
-        return self.layout.conditions
+    ends: tuple[int, int] | None  #: Restricts the results to windows that end in this range (begin, end]; null for all.
+    keep: bool  #: Whether later batches continue from this one's state.
+    rows: pa.Schema  #: Columns of a new row.
+    schema: pa.Schema  #: Columns of a fragment.
+    results: pa.Schema  #: Columns of a result row.
+    check: RowCheck | None = None  #: Verifies fragments read from the state; null if there is no state.
 
     def own_columns(self, limits: SessionLimits, n: int) -> dict[str, pa.Array]:
         """The columns that ``n`` fragments of the batch have in common, of sessions with these ``limits``."""
         longest = None if limits.longest == AFTER else limits.longest
         own = {GAP: pa.repeat(limits.gap, n), BATCH: pa.repeat(self.batch, n)}
         return own | {LONGEST: pa.repeat(pa.scalar(longest, pa.int64()), n), GONE: pa.repeat(False, n)}
-
-    @cached_property
-    def objects(self) -> StoredObjects:
-        """The partials that are Python objects."""
-        return StoredObjects(self.layout.objects)
 
 
 def latest_fragments(fragments: pa.Table, codes: Ints, *, cut: bool = False) -> Ints:
@@ -171,37 +133,23 @@ def latest_fragments(fragments: pa.Table, codes: Ints, *, cut: bool = False) -> 
 
 @dataclass(frozen=True)
 class SessionInput:
-    """New rows and stored fragments with their keys' codes.
+    """New rows and stored fragments with their keys' codes."""
 
-    Attributes
-    ----------
-    rows
-        New rows in (time, tie-break, arrival) order.
-    order, keys
-        The rows by key, suspects last, as indices; and the code of each one's key, in this order.
-    closed
-        The instant through which windows were closed when each row arrived; the earliest of all if it makes no difference.
-    suspect
-        Mask of the suspects in this order.
-    stored, codes
-        Stored fragments, and the code of each one's key.
-    n_keys
-        Number of keys.
-    """
-
-    rows: pa.Table
+    rows: pa.Table  #: New rows in (time, tie-break, arrival) order.
+    #: The rows by key, suspects last, as indices; and the code of each one's key, in this order.
     order: Ints
     keys: Ints
-    closed: Ints
-    suspect: Bools
+    closed: Ints  #: The instant through which windows were closed when each row arrived; the earliest of all if it makes no difference.
+    suspect: Bools  #: Mask of the suspects in this order.
+    #: Stored fragments, and the code of each one's key.
     stored: pa.Table
     codes: Ints
-    n_keys: int
+    n_keys: int  #: Number of keys.
 
     @classmethod
     def of(cls, stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Self:
         rows = ascending(rows, NUMBER_OF)
-        rows = reordered(rows, by_time(rows, stage.ties if stage.layout.ordered else ())).combine_chunks()
+        rows = reordered(rows, by_time(rows, TIME, stage.ties if stage.layout.ordered else ())).combine_chunks()
         codes, n_keys = codes_of([stored, rows], stage.keys)
         order, offsets = by_key(codes[len(stored) :], n_keys)
         keys = np.repeat(np.arange(n_keys), np.diff(offsets))
@@ -219,11 +167,6 @@ class SessionInput:
     def times(self) -> Ints:
         return int64_of(self.rows.column(TIME).combine_chunks())
 
-    @cached_property
-    def late(self) -> pa.Array:
-        """Mask of the rows behind the watermark; null means no."""
-        return self.rows.column(LATE).combine_chunks()
-
     def groups(self, apart: int) -> Ints:
         """Offsets in ``order`` of the suspects, and of the runs of other rows at most ``apart``; shape (n_fragments + 1,)."""
         begins = self.suspect.copy()
@@ -234,34 +177,20 @@ class SessionInput:
 
 @dataclass(frozen=True)
 class Fragments:
-    """The fragments of sessions with the same ``limits``: those of the state, then those of new rows; shapes (n_fragments,).
-
-    Attributes
-    ----------
-    table
-        Their columns in the state.
-    key, first, last
-        Index of each one's key, its first and its last event time.
-    new, suspect
-        Masks of those of new rows, and of those of suspects.
-    number
-        Place of its first row in the order of arrival; the earliest of all for those of the state.
-    mark
-        The instant through which windows were closed when a suspect arrived.
-    n_keys
-        Number of keys.
-    """
+    """The fragments of sessions with the same ``limits``: those of the state, then those of new rows; shapes (n_fragments,)."""
 
     limits: SessionLimits
-    table: pa.Table
+    table: pa.Table  #: Their columns in the state.
+    #: Index of each one's key, its first and its last event time.
     key: Ints
     first: Ints
     last: Ints
+    #: Masks of those of new rows, and of those of suspects.
     new: Bools
     suspect: Bools
-    number: Ints
-    mark: Ints
-    n_keys: int
+    number: Ints  #: Place of its first row in the order of arrival; the earliest of all for those of the state.
+    mark: Ints  #: The instant through which windows were closed when a suspect arrived.
+    n_keys: int  #: Number of keys.
 
     @classmethod
     def of(cls, stage: SessionStage, arrived: SessionInput, limits: SessionLimits, apart: int) -> Self:
@@ -306,33 +235,23 @@ def _stored(arrived: SessionInput, limits: SessionLimits) -> tuple[pa.Table, Int
 
 
 def _lifted(stage: SessionStage, arrived: SessionInput, limits: SessionLimits, bounds: Ints) -> pa.Table:
-    """The fragments of the new rows."""
     firsts, lasts, n = arrived.order[bounds[:-1]], arrived.order[bounds[1:] - 1], len(bounds) - 1
     columns = lifted_groups(stage, arrived.rows, arrived.order, bounds)
     columns |= {FIRST: pa.array(arrived.times[firsts]), LAST: pa.array(arrived.times[lasts])}
     columns |= stage.own_columns(limits, n) | {REVISION: pa.repeat(0, n)}
-    return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+    return as_table(columns, stage.schema)
 
 
 @dataclass(frozen=True)
 class SessionTable:
-    """Some sessions, or pieces of them; shapes (n_sessions,).
+    """Some sessions, or pieces of them; shapes (n_sessions,)."""
 
-    Attributes
-    ----------
-    key, first, end
-        Index of each one's key, first event time, and end.
-    revision
-        Number of the version that it is.
-    part
-        What holds it: below the number of fragments a fragment, from there on a node. Empty if nothing does.
-    """
-
+    #: Index of each one's key, first event time, and end.
     key: Ints
     first: Ints
     end: Ints
-    revision: Ints
-    part: Ints
+    revision: Ints  #: Number of the version that it is.
+    part: Ints  #: What holds it: below the number of fragments a fragment, from there on a node. Empty if nothing does.
 
     @classmethod
     def of(cls, rows: Ints, part_of: Ints) -> Self:
@@ -349,35 +268,22 @@ class SessionTable:
 
 @dataclass(frozen=True)
 class MergedSessions:
-    """The sessions that fragments make.
-
-    Attributes
-    ----------
-    shown, kept
-        The versions that the batch shows, and what it stores: with new rows, or other bounds than before. A session that is kept ends a
-        gap after its last event.
-    retracted
-        Versions that were shown, and whose session has other bounds since; each is of the revision that retracts it, and has no part.
-    gone
-        Mask of the kept ones that are closed: they supersede what is stored of them.
-    node_offsets, members
-        Node k combines the parts ``members[node_offsets[k]:node_offsets[k + 1]]``.
-    refused
-        Numbers of the rows that came too late.
-    """
+    """The sessions that fragments make."""
 
     stage: SessionStage
     fragments: Fragments
-    shown: SessionTable
+    shown: SessionTable  #: The versions that the batch shows.
+    #: Versions that were shown, and whose session has other bounds since; each is of the revision that retracts it, and has no part.
     retracted: SessionTable
+    #: What the batch stores: with new rows, or other bounds than before. A session that is kept ends a gap after its last event.
     kept: SessionTable
-    gone: Bools
+    gone: Bools  #: Mask of the kept ones that are closed: they supersede what is stored of them.
+    #: Node k combines the parts ``members[node_offsets[k]:node_offsets[k + 1]]``.
     node_offsets: Ints
     members: Ints
-    refused: Ints
+    refused: Ints  #: Numbers of the rows that came too late.
 
     def results(self, name: str) -> pa.Table:
-        """The result rows of the window ``name``."""
         stage, layout, shown = self.stage, self.stage.layout, self._published(self.shown)
         ints, floats = self._numbers
         columns = lower(layout, ints[shown.part], floats[shown.part], self.fragments.table)
@@ -386,10 +292,9 @@ class MergedSessions:
             for result, spec in held.results:
                 columns[result] = typed(result, found[result], stage.results.field(result).type, as_json=gives_json(spec))
         columns |= self._identity(name, shown)
-        return pa.table([columns[field.name].cast(field.type) for field in stage.results], schema=stage.results)
+        return as_table(columns, stage.results)
 
     def retractions(self, name: str) -> pa.Table:
-        """The rows of the window ``name`` that retract versions."""
         return retraction(self._identity(name, self._published(self.retracted)), self.stage.results)
 
     def _published(self, sessions: SessionTable) -> SessionTable:
@@ -407,14 +312,13 @@ class MergedSessions:
         return self._keys(sessions) | own
 
     def state(self) -> pa.Table:
-        """The rows that the batch stores."""
         stage, kept, limits = self.stage, self.kept, self.fragments.limits
         ints, floats = self._numbers
         columns = stored(stage.layout, ints[kept.part], floats[kept.part], self.fragments.table)
         columns |= stage.objects.write(self._objects[kept.part]) | self._keys(kept) | stage.own_columns(limits, len(kept))
         columns |= {FIRST: pa.array(kept.first), LAST: pa.array(kept.end - limits.gap), REVISION: pa.array(kept.revision)}
         columns |= {GONE: pa.array(self.gone)}
-        return pa.table([columns[field.name].cast(field.type) for field in stage.schema], schema=stage.schema)
+        return as_table(columns, stage.schema)
 
     def _keys(self, sessions: SessionTable) -> dict[str, pa.Array]:
         fragments = self.fragments
@@ -432,7 +336,6 @@ class MergedSessions:
 
     @cached_property
     def _objects(self) -> Objects:
-        """The objects of each part's partial."""
         return self.stage.objects.with_nodes(self.stage.objects.read(self.fragments.table), self.node_offsets, self.members)
 
 
@@ -485,12 +388,8 @@ def _grouped(group: Ints, order: Ints) -> tuple[Ints, Ints, Ints, Ints, Ints]:
 def advance(stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     """Apply new ``rows`` to the ``stored`` fragments of some keys; O(n log n) in both, plus suspects × open sessions of their keys.
 
-    Parameters
-    ----------
-    rows
-        All new rows of these keys, with the columns of ``stage.rows``.
-    stored
-        All fragments of these keys that are not closed, with the columns of ``stage.schema``.
+    ``rows``: all new rows of these keys, with the columns of ``stage.rows``.
+    ``stored``: all fragments of these keys that are not closed, with the columns of ``stage.schema``.
     """
     verify_once(stage.check, stored)
     arrived = SessionInput.of(stage, rows, stored)
@@ -505,7 +404,7 @@ def advance(stage: SessionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
         results += [table for name in names for table in (merged.results(name), merged.retractions(name))]
         kept.append(merged.state())
         refused[names] = merged.refused
-    return Advanced.of(results, kept if stage.keep else None, refused, arrived.numbers, arrived.late)
+    return Advanced.of(results, kept if stage.keep else None, refused, arrived.numbers, arrived.rows.column(LATE).combine_chunks())
 
 
 def _joined(stage: SessionStage, fragments: Fragments) -> MergedSessions:

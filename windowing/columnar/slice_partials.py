@@ -16,11 +16,11 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, ORDER, REACHED, REACHING
 from windowmill.windowing.columnar.objects import Objects
+from windowmill.windowing.kernels.arrays import Rows
 from windowmill.windowing.kernels.combine import Floats, Ints
 from windowmill.windowing.kernels.grid_ranges import grid_windows
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import int64_of, valid_of
-from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.kernels.two_stacks import add_members, fifo_ranges
 from windowmill.windowing.slicing.edges import Numbering
 from windowmill.windowing.slicing.leaves import Windows
@@ -28,6 +28,8 @@ from windowmill.windowing.watermark import BEFORE
 
 #: ``ARRIVAL`` of a row that brings no revisions.
 IN_TIME = -1
+#: What a null means: late for no window, no revision, a point or an event that begins there, an order that makes no difference.
+_NULLS = {CLOSED: int(BEFORE), ARRIVAL: IN_TIME, REACHING: 0, ORDER: 0}
 
 
 def places_of(starts: Ints, reaching: Ints) -> Ints:
@@ -35,28 +37,11 @@ def places_of(starts: Ints, reaching: Ints) -> Ints:
     return starts * 2 + reaching
 
 
-def reaching_of(table: pa.Table) -> Ints:
-    """``REACHING`` of each row, 0 where events are points; int64, shape (n_rows,)."""
-    return int64_of(table.column(REACHING).combine_chunks()) if REACHING in table.column_names else np.zeros(table.num_rows, np.int64)
-
-
-def closed_of(table: pa.Table) -> Ints:
-    """``CLOSED`` of each row, ``BEFORE`` for null; int64, shape (n_rows,)."""
-    if CLOSED not in table.column_names:
-        return np.full(table.num_rows, BEFORE, np.int64)
-    return np.array(pc.fill_null(table.column(CLOSED).combine_chunks(), int(BEFORE)).to_numpy(zero_copy_only=False), np.int64)
-
-
-def arrivals_of(table: pa.Table) -> Ints:
-    """``ARRIVAL`` of each row, ``IN_TIME`` for null; int64, shape (n_rows,)."""
-    if ARRIVAL not in table.column_names:
-        return np.full(table.num_rows, IN_TIME, np.int64)
-    return np.array(pc.fill_null(table.column(ARRIVAL).combine_chunks(), IN_TIME).to_numpy(zero_copy_only=False), np.int64)
-
-
-def orders_of(table: pa.Table) -> Ints:
-    """``ORDER`` of each row, 0 where it makes no difference; int64, shape (n_rows,)."""
-    return int64_of(table.column(ORDER).combine_chunks()) if ORDER in table.column_names else np.zeros(table.num_rows, np.int64)
+def marks_of(table: pa.Table, name: str) -> Ints:
+    """The column ``name`` of ``_NULLS``, with the value there for null, or in all rows if there is no such column; shape (n_rows,)."""
+    if name not in table.column_names:
+        return np.full(table.num_rows, _NULLS[name], np.int64)
+    return int64_of(pc.fill_null(table.column(name).combine_chunks(), _NULLS[name]))
 
 
 def reached_of(table: pa.Table, starts: Ints) -> Ints:
@@ -68,38 +53,27 @@ def reached_of(table: pa.Table, starts: Ints) -> Ints:
 
 
 def nulled(values: Ints, null: int) -> pa.Array:
-    """The inverse of :func:`closed_of` and :func:`arrivals_of`: ``values`` with null in the place of ``null``."""
+    """The inverse of :func:`marks_of`: ``values`` with null in the place of ``null``."""
     return pa.array(values, mask=values == null)
 
 
 @dataclass(frozen=True)
 class SlicePartials:
-    """Partials sorted by key index and start; one element or row per partial.
+    """Partials sorted by key index and start; one element or row per partial."""
 
-    Attributes
-    ----------
-    keys, starts, closed
-        Key index; start of the slice or node; the instant after which windows must end to count it. int64, shapes (n,).
-    ints, floats, objects
-        Shapes (n, number of columns).
-    before
-        Of late rows that revise windows, the spans of their key before the first of them arrived: for each window that shows empty ones the
-        starts of the first and last slice. The first is after the last where nothing was counted before. int64, shape (n, 2 · n_windows).
-    reaching
-        1 for partials of events that began before their slice and last into it, else 0; int64, shape (n,).
-    arrivals
-        Moment at which late rows that revise windows arrived, ``IN_TIME`` for others; int64, shape (n,).
-    """
-
+    #: Key index; start of the slice or node; the instant after which windows must end to count it. int64, shapes (n,).
     keys: Ints
     starts: Ints
     closed: Ints
+    #: Shapes (n, number of columns).
     ints: Ints
     floats: Floats
     objects: Objects
+    #: Of late rows that revise windows, the spans of their key before the first of them arrived: for each window that shows empty ones the
+    #: starts of the first and last slice. The first is after the last where nothing was counted before. int64, shape (n, 2 · n_windows).
     before: Ints
-    reaching: Ints
-    arrivals: Ints
+    reaching: Ints  #: 1 for partials of events that began before their slice and last into it, else 0; int64, shape (n,).
+    arrivals: Ints  #: Moment at which late rows that revise windows arrived, ``IN_TIME`` for others; int64, shape (n,).
 
     @classmethod
     def of_one_key(cls, starts: Ints, closed: Ints, reaching: Ints) -> Self:
@@ -109,7 +83,6 @@ class SlicePartials:
         return cls(np.zeros(n, np.int64), starts, closed, nothing, nothing, nothing, nothing, reaching, np.full(n, IN_TIME, np.int64))
 
     def at(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> SlicePartials:
-        """The partials that ``chosen`` masks or lists."""
         return SlicePartials(**{name: getattr(self, name)[chosen] for name in _COLUMNS})
 
 
@@ -183,5 +156,4 @@ def combine_numbers(layout: Layout, ints: Ints, floats: Floats, windows: Windows
 
 
 def concatenate(parts: list[SlicePartials]) -> SlicePartials:
-    """All partials of ``parts``, one after the other."""
     return SlicePartials(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS})

@@ -6,19 +6,36 @@
                                                              └─▶ the batch's own slices, for the state
 
 :mod:`windowmill.windowing.columnar.grid_windows` has the work after the exchange.
+
+An *interval event* has partials of one family in the slice where it begins, of another where windows begin.
+
+::
+
+    slices       │   a   │   b   │   c   │   d   │
+    an event         [---------------)
+    begins in        a
+    reaches into         b       c              where a window begins
+
+A window [s, e) is made of the partials of the events that begin in its slices, and of those of the events that reach into the slice at s.
+An event is in exactly one of the two, so partials are combined into windows as those of points are.
+
+An aggregate that weighs events by time counts an event in each slice that it overlaps, clipped to the slice. So each slice that an event
+crosses has a partial of the first family, which has the event's weight there and counts it in no other aggregate.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Protocol
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.windowing.bounds import check_duration
 from windowmill.windowing.columnar.added_columns import (
     ARRIVAL,
     BATCH,
@@ -32,20 +49,24 @@ from windowmill.windowing.columnar.added_columns import (
     REFUSED,
     SLICE,
     TIME,
+    UNTIL_OF,
 )
 from windowmill.windowing.columnar.hashes import RowCheck, Share, verify_once, with_checksum_column
-from windowmill.windowing.columnar.interval_events import IntervalLifting
 from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.objects import StoredObjects
-from windowmill.windowing.columnar.rows import as_key, key_codes, reordered
-from windowmill.windowing.columnar.slice_partials import IN_TIME, arrivals_of, closed_of, nulled, orders_of, places_of, reaching_of
+from windowmill.windowing.columnar.rows import as_key, as_table, by_time, key_codes, reordered
+from windowmill.windowing.columnar.slice_partials import IN_TIME, marks_of, nulled, places_of
 from windowmill.windowing.grids import Nodes
-from windowmill.windowing.kernels.combine import Ints
+from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.layout import Layout
-from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, int64_of, lift_runs, order_key, stored, valid_of
+from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, int64_of, lift_runs, stored
 from windowmill.windowing.kernels.slices import along_axis, by_key, runs
-from windowmill.windowing.slicing.edges import Edges, Grid, WindowGrid, all_hopping
+from windowmill.windowing.slicing.edges import Edges, Grid, WindowGrid, all_hopping, each_of
 from windowmill.windowing.watermark import BEFORE
+
+if TYPE_CHECKING:
+    from windowmill.windowing.slicing.calendars import CalendarGrid
+    from windowmill.windowing.windows.base import Window
 
 #: Column of a bare result row: the index of its grid in the stage. The other columns are keys, window end and aggregates, and window start
 #: where the end does not imply it.
@@ -53,26 +74,160 @@ GRID = "_ grid"
 
 #: Number of rows lifted together; many, so that the rows of a slice meet. They take about 150 bytes each in memory.
 CHUNK_ROWS = 1_000_000
+#: Number of partials of interval events that are lifted together; as many as rows of points.
+CHUNK_PARTIALS = 1_000_000
 #: Number of slices gathered before windows are computed; large enough to amortise a call's fixed cost.
 CHUNK_SLICES = 200_000
 #: Greatest number of rows in an output Arrow batch.
 BATCH_ROWS = 200_000
 
 
-class Lifting(Protocol):
-    """The settings of a stage that lifting rows into partials needs, whether of slices or of sessions."""
+@dataclass(frozen=True)
+class Crossings:
+    """The edges of some grids, or the starts of their windows alone."""
 
-    @property
-    def keys(self) -> tuple[str, ...]: ...
+    sequences: tuple[tuple[int, int], ...]  #: Sequences of instants phase + k·period, as (period, phase).
+    listed: tuple[CalendarGrid, ...]  #: Grids whose instants are no such sequences.
+    of_starts: bool  #: Whether of these grids only the starts of windows count.
 
-    @property
-    def ties(self) -> tuple[str, ...]: ...
+    @classmethod
+    def of_edges(cls, edges: Edges) -> Self:
+        return cls(edges.sequences, edges.listed, of_starts=False)
 
-    @property
-    def layout(self) -> Layout: ...
+    @classmethod
+    def of_windows(cls, grids: Sequence[WindowGrid]) -> Self:
+        """The instants at which windows of ``grids`` begin."""
+        sequences = {sequence for grid in grids if (sequence := grid.start_sequence) is not None}
+        return cls(tuple(sorted(sequences)), tuple(dict.fromkeys(grid.listed for grid in grids if grid.listed is not None)), of_starts=True)
 
-    @property
-    def objects(self) -> StoredObjects: ...
+    def most_within(self, time: Ints, stop: Ints) -> Ints:
+        """Upper bound on the number of instants within each span (time, stop); shape (n_spans,)."""
+        return np.asarray(np.sum([count for _, _, count in self._runs(time, stop)], axis=0, dtype=np.int64))
+
+    def within(self, time: Ints, stop: Ints) -> tuple[Ints, Ints]:
+        """The instants within each span (time, stop), without its ends: index of the span, instant; ascending. Each pair once."""
+        spans, instants = [], []
+        for instant_at, first, count in self._runs(time, stop):
+            span, nth = each_of(count)
+            spans.append(span)
+            instants.append(instant_at(first[span] + nth))
+        span, instant = np.concatenate(spans), np.concatenate(instants)
+        if len(spans) == 1:
+            return span, instant
+        order = np.lexsort((instant, span))
+        span, instant = span[order], instant[order]
+        new = np.append(True, (span[1:] != span[:-1]) | (instant[1:] != instant[:-1]))[: len(span)]
+        return span[new], instant[new]
+
+    def _runs(self, time: Ints, stop: Ints) -> Iterator[tuple[Callable[[Ints], Ints], Ints, Ints]]:
+        """For each sequence and list: its instants by place, the place of the first one within each span, and how many there are in it."""
+        for period, phase in self.sequences:
+            first = (time - phase) // period + 1
+            count = np.maximum((stop - 1 - phase) // period - first + 1, 0)
+            yield partial(_instant_of, period, phase), first, count
+        for grid in self.listed:
+            known = grid.starts_over(time, stop) if self.of_starts else grid.edges_over(time, stop)
+            first = np.searchsorted(known, time, side="right")
+            yield known.__getitem__, first, np.maximum(np.searchsorted(known, stop, side="left") - first, 0)
+
+
+def _instant_of(period: int, phase: int, place: Ints) -> Ints:
+    return phase + place * period
+
+
+@dataclass(frozen=True)
+class IntervalLifting:
+    """Settings for lifting interval events; small and picklable."""
+
+    windows: tuple[Window, ...]
+    edges: Edges
+    starts: Crossings  #: Where windows begin.
+    crossed: Crossings | None  #: Where slices begin, if an aggregate weighs events by time; null if none does.
+
+    @classmethod
+    def of(cls, windows: Sequence[Window], grids: Sequence[WindowGrid], *, clips: bool) -> IntervalLifting:
+        """``clips`` is whether an aggregate weighs events by time."""
+        edges = Edges.of(grids)
+        return cls(tuple(windows), edges, Crossings.of_windows(grids), Crossings.of_edges(edges) if clips else None)
+
+    def most_partials(self, rows: pa.Table) -> Ints:
+        """Upper bound on the number of partials in which each event of ``rows`` counts.
+
+        Raises ``LimitExceededError`` if an event is in too many windows.
+        """
+        time, stop = spans_of(rows)
+        for window in self.windows if len(time) else ():
+            check_duration(window, int((stop - time).max()))
+        partials = np.ones(len(time), np.int64)
+        for each in (self.starts,) if self.crossed is None else (self.starts, self.crossed):
+            partials += each.most_within(time, stop)
+        return partials
+
+    def chunks(self, rows: pa.Table) -> Iterator[pa.Table]:
+        """``rows`` in pieces whose events have few partials, but for single events with many; raises as :meth:`most_partials`."""
+        piece = np.cumsum(self.most_partials(rows)) // CHUNK_PARTIALS
+        bounds = [0, *(np.flatnonzero(piece[1:] != piece[:-1]) + 1).tolist(), len(piece)]
+        for first, last in pairwise(bounds):
+            yield rows.slice(first, last - first)
+
+    def lift(self, rows: pa.Table) -> tuple[pa.Table, Ints, Ints, Ints]:
+        """A row for each partial in which an event of ``rows`` counts; those of one slice in the order of ``rows``. O(n log n) in partials.
+
+        First come the slices in which events begin, then those that they cross, then those into which they reach.
+
+        Returns
+        -------
+        tuple
+            The columns of the event, where an aggregate weighs by time also ``WEIGHT`` and ``WHOLE``; start of the slice; 1 if the event
+            reaches into the slice, 0 if it begins in it or crosses it; of the partial of a late event where it begins, the start of the
+            event's last partial, of others their own start.
+        """
+        time, stop = spans_of(rows)
+        reaches, into = self.starts.within(time, stop)
+        crosses, at = (np.empty(0, np.int64),) * 2 if self.crossed is None else self.crossed.within(time, stop)
+        event = np.concatenate((np.arange(len(time)), crosses, reaches))
+        starts = np.concatenate((self.edges.slice_starts(time), at, into))
+        begins, reaching = np.arange(len(event)) < len(time), np.arange(len(event)) >= len(time) + len(crosses)
+        found, reached = rows.take(pa.array(event)), starts.copy()
+        if CLOSED in found.column_names:
+            closed = marks_of(found, CLOSED)
+            for instants, of in ((at, crosses), (into, reaches)):
+                late = closed[of] != BEFORE
+                np.maximum.at(reached, of[late], instants[late])
+            # Windows that hold an instant at or after the mark end after it.
+            in_time = (closed == BEFORE) | (~begins & (starts >= closed))
+            found = _without_marks(found, closed, in_time)
+        if self.crossed is not None:
+            weight = np.append(_clipped(time, stop, crosses, at), np.zeros(len(reaches), np.int64))
+            found = found.append_column(WHOLE, pa.array(begins | reaching)).append_column(WEIGHT, pa.array(weight, mask=reaching))
+        return found, starts, reaching.astype(np.int64), reached
+
+
+def _without_marks(rows: pa.Table, closed: Ints, in_time: Bools) -> pa.Table:
+    """``rows`` with the marks ``closed``, but null for those ``in_time``: they bring no revisions either."""
+    marks = {CLOSED: nulled(np.where(in_time, BEFORE, closed), BEFORE)}
+    if ARRIVAL in rows.column_names:
+        marks[ARRIVAL] = pc.if_else(pa.array(in_time), pa.scalar(None, pa.int64()), rows.column(ARRIVAL).combine_chunks())
+    for name, column in marks.items():
+        rows = rows.set_column(rows.column_names.index(name), name, column)
+    return rows
+
+
+def spans_of(rows: pa.Table) -> tuple[Ints, Ints]:
+    """Start and end of each event as a half-open interval: a point lasts one tick."""
+    time, until = (int64_of(rows.column(name).combine_chunks()) for name in (TIME, UNTIL_OF))
+    return time, np.maximum(until, time + 1)
+
+
+def _clipped(time: Ints, stop: Ints, crosses: Ints, at: Ints) -> Ints:
+    """How long each event lasts in its first slice, then in each slice that it crosses: event ``crosses``, slice that starts ``at``."""
+    other = crosses[1:] != crosses[:-1]
+    first, last = (np.append(*ends)[: len(crosses)] for ends in ((True, other), (other, True)))
+    # An event leaves its first slice where it first crosses into another, and each later slice where the next one starts.
+    left_first, left = stop.copy(), np.append(at[1:], 0)[: len(at)]
+    left_first[crosses[first]] = at[first]
+    left[last] = stop[crosses[last]]
+    return np.append(left_first - time, left - at)
 
 
 class RowColumns(Protocol):
@@ -103,34 +258,40 @@ def number_of_nodes(rows: pa.Table) -> int:
 
 
 @dataclass(frozen=True)
-class SliceStage:
-    """Settings for lifting a pipeline's rows into slices; small and picklable.
-
-    Attributes
-    ----------
-    schema
-        Columns of a slice: the keys, ``SLICE``, ``LEVEL`` if nodes are stored, ``REACHING`` for interval events, ``CLOSED``, ``ARRIVAL`` if
-        late rows bring revisions, ``BATCH``, the partials.
-    check
-        Verifies slices read from the state; none if there is no state.
-    revises
-        Whether late rows bring revisions. If so, those that arrived together are lifted into partials of their own, with their ``ARRIVAL``.
-    known
-        Names of the windows with ``empty: emit``. The schema has the columns of their :mod:`.known_spans`.
-    intervals
-        How interval events are lifted; null if events are points.
-    """
+class LiftingStage:
+    """Settings for lifting rows into partials."""
 
     keys: tuple[str, ...]
     ties: tuple[str, ...]
     layout: Layout
+
+    @property
+    def source_columns(self) -> Sequence[str]:
+        return self.layout.source_columns
+
+    @property
+    def conditions(self) -> Sequence[str]:
+        return self.layout.conditions
+
+    @cached_property
+    def objects(self) -> StoredObjects:
+        return StoredObjects(self.layout.objects)
+
+
+@dataclass(frozen=True)
+class SliceStage(LiftingStage):
+    """Settings for lifting a pipeline's rows into slices; small and picklable."""
+
     edges: Edges
     batch: int
+    #: Columns of a slice: the keys, ``SLICE``, ``LEVEL`` if nodes are stored, ``REACHING`` for interval events, ``CLOSED``, ``ARRIVAL`` if
+    #: late rows bring revisions, ``BATCH``, the partials.
     schema: pa.Schema
-    check: RowCheck | None = None
+    check: RowCheck | None = None  #: Verifies slices read from the state; none if there is no state.
+    #: Whether late rows bring revisions. If so, those that arrived together are lifted into partials of their own, with their ``ARRIVAL``.
     revises: bool = False
-    known: tuple[str, ...] = ()
-    intervals: IntervalLifting | None = None
+    known: tuple[str, ...] = ()  #: Names of the windows with ``empty: emit``. The schema has the columns of their :mod:`.known_spans`.
+    intervals: IntervalLifting | None = None  #: How interval events are lifted; null if events are points.
 
     @cached_property
     def lifted_schema(self) -> pa.Schema:
@@ -138,21 +299,6 @@ class SliceStage:
         own = [ORDER] if self.revises and self.known else []
         own += [REACHED] if self.known and self.intervals is not None else []
         return pa.schema([*self.schema, *((name, pa.int64()) for name in own)])
-
-    @property
-    def source_columns(self) -> Sequence[str]:
-        """Columns that the partials read."""
-        return self.layout.source_columns
-
-    @property
-    def conditions(self) -> Sequence[str]:
-        """Conditions under which rows count."""
-        return self.layout.conditions
-
-    @cached_property
-    def objects(self) -> StoredObjects:
-        """The partials that are Python objects."""
-        return StoredObjects(self.layout.objects)
 
     @cached_property
     def stored_schema(self) -> pa.Schema:
@@ -162,88 +308,51 @@ class SliceStage:
 
 @dataclass(frozen=True)
 class Sliced:
-    """Slices that were lifted, or read from the state, together.
+    """Slices that were lifted, or read from the state, together."""
 
-    Attributes
-    ----------
-    slices
-        A row each, in order of (key, start), or as they were stored.
-    rows, late
-        Number of rows lifted into them, and of late ones among those.
-    missed
-        For each grid, the number of rows, lifted or not, that came too late for one of its windows; empty if none is late.
-    """
-
-    slices: pa.Table
+    slices: pa.Table  #: A row each, in order of (key, start), or as they were stored.
+    #: Number of rows lifted into them, and of late ones among those.
     rows: int = 0
     late: int = 0
+    #: For each grid, the number of rows, lifted or not, that came too late for one of its windows; empty if none is late.
     missed: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
 class NodeStage:
-    """Settings for the nodes that a batch stores; small and picklable.
-
-    Attributes
-    ----------
-    before, through
-        Instants through which windows had been emitted before this batch, and are with it.
-    closed_before, closed_through
-        Instants through which windows had been closed before this batch, and are with it.
-    """
+    """Settings for the nodes that a batch stores; small and picklable."""
 
     nodes: Nodes
+    #: Instants through which windows had been emitted before this batch, and are with it.
     before: int
     through: int
+    #: Instants through which windows had been closed before this batch, and are with it.
     closed_before: int
     closed_through: int
 
 
 @dataclass(frozen=True)
 class Revising:
-    """Settings for the revisions that a batch's late rows bring; small and picklable.
+    """Settings for the revisions that a batch's late rows bring; small and picklable."""
 
-    Attributes
-    ----------
-    lateness
-        How long windows take rows after they are shown, in ticks of the axis.
-    after
-        Only windows that end after this instant are revised.
-    """
-
-    lateness: int
-    after: int
+    lateness: int  #: How long windows take rows after they are shown, in ticks of the axis.
+    after: int  #: Only windows that end after this instant are revised.
 
 
 @dataclass(frozen=True)
 class WindowStage:
-    """Settings for combining slices into result rows; small and picklable.
-
-    Attributes
-    ----------
-    after, through
-        The batch emits the windows that end in (after, through], as far as rows came in time for them.
-    keep_from
-        The state keeps the batch's slices that start at or after this instant; null for none.
-    schema
-        Columns of a result row.
-    nodes
-        Nodes that the state keeps in addition to slices; null for none.
-    revising
-        How late rows revise windows that end at or before ``through``; null if they revise none.
-    continues
-        Whether earlier batches emitted the windows that end at or before ``after``; if not, no batch emits them.
-    """
+    """Settings for combining slices into result rows; small and picklable."""
 
     slices: SliceStage
     grids: tuple[tuple[str, WindowGrid], ...]
+    #: The batch emits the windows that end in (after, through], as far as rows came in time for them.
     after: int
     through: int
-    keep_from: int | None
-    schema: pa.Schema
-    nodes: NodeStage | None = None
-    revising: Revising | None = None
-    continues: bool = False
+    keep_from: int | None  #: The state keeps the batch's slices that start at or after this instant; null for none.
+    schema: pa.Schema  #: Columns of a result row.
+    nodes: NodeStage | None = None  #: Nodes that the state keeps in addition to slices; null for none.
+    revising: Revising | None = None  #: How late rows revise windows that end at or before ``through``; null if they revise none.
+    continues: bool = False  #: Whether earlier batches emitted the windows that end at or before ``after``; if not, no batch emits them.
 
     @cached_property
     def hopping(self) -> Sequence[Grid] | None:
@@ -284,7 +393,7 @@ def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | 
         slices = _lift(stage, table)
         counts = int64_of(slices.column(stage.layout.fields[0].name).combine_chunks())
         # An event counts once, where it begins.
-        yield Sliced(slices, int(counts[reaching_of(slices) != 1].sum()), late, missed)
+        yield Sliced(slices, int(counts[marks_of(slices, REACHING) != 1].sum()), late, missed)
 
 
 def _without_refused(rows: pa.Table) -> tuple[pa.Table, tuple[int, ...]]:
@@ -327,16 +436,15 @@ def _chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 def _lift(stage: SliceStage, rows: pa.Table) -> pa.Table:
     """Lift ``rows`` into slices in (key, start, reaching, closed, arrival) order."""
     if stage.layout.ordered:
-        rows = rows.take(pa.array(by_time(rows, stage.ties)))
+        rows = rows.take(pa.array(by_time(rows, TIME, stage.ties)))
     if stage.intervals is not None:
-        spread = stage.intervals.lift(rows)
-        rows, starts, reaching, reached = spread.rows, spread.starts, spread.reaching, spread.reached
+        rows, starts, reaching, reached = stage.intervals.lift(rows)
     else:
         starts, reaching = stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks())), np.zeros(rows.num_rows, np.int64)
         reached = starts
     codes, n_keys = key_codes([rows.column(key) for key in stage.keys], rows.num_rows)
     order, offsets = by_key(codes, n_keys)
-    places, marks = places_of(starts, reaching)[order], {CLOSED: closed_of(rows), ARRIVAL: arrivals_of(rows)}
+    places, marks = places_of(starts, reaching)[order], {CLOSED: marks_of(rows, CLOSED), ARRIVAL: marks_of(rows, ARRIVAL)}
     closed, arrivals = (mark[order] if name in rows.column_names else mark for name, mark in marks.items())
     if len(moved := along_axis(offsets, places, closed, arrivals)):
         order, places, closed, arrivals = order[moved], places[moved], closed[moved], arrivals[moved]
@@ -347,37 +455,24 @@ def _lift(stage: SliceStage, rows: pa.Table) -> pa.Table:
     columns |= {BATCH: pa.repeat(stage.batch, len(bounds) - 1), LEVEL: pa.repeat(0, len(bounds) - 1), REACHING: pa.array(reaching[first])}
     columns |= dict.fromkeys(span_columns(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
     if ORDER in stage.lifted_schema.names:
-        columns[ORDER] = pa.array(np.minimum.reduceat(orders_of(rows)[order], bounds[:-1]) if len(order) else arrivals)
+        columns[ORDER] = pa.array(np.minimum.reduceat(marks_of(rows, ORDER)[order], bounds[:-1]) if len(order) else arrivals)
     if REACHED in stage.lifted_schema.names:
         columns[REACHED] = pa.array(np.maximum.reduceat(reached[order], bounds[:-1]) if len(order) else arrivals)
     columns[ARRIVAL] = nulled(arrivals[bounds[:-1]], IN_TIME)
-    return pa.table([columns[field.name].cast(field.type) for field in stage.lifted_schema], schema=stage.lifted_schema)
+    return as_table(columns, stage.lifted_schema)
 
 
-def lifted_groups(stage: Lifting, rows: pa.Table, order: Ints, bounds: Ints) -> dict[str, pa.Array]:
+def lifted_groups(stage: LiftingStage, rows: pa.Table, order: Ints, bounds: Ints) -> dict[str, pa.Array]:
     """Lift groups of ``rows`` of one key each: group g has ``order[bounds[g]:bounds[g + 1]]``; returns columns of keys and partials."""
-    ordered = reordered(rows.select(_lifted_columns(stage)), order).combine_chunks()
-    ints, floats = lift_runs(stage.layout.lifting, ordered, bounds)
-    objects = stage.objects.lift(ordered, bounds, TIME, stage.ties)
-    first = pa.array(order[bounds[:-1]])
-    keys: dict[str, pa.Array] = {key: as_key(rows.column(key).combine_chunks().take(first)) for key in stage.keys}
-    return keys | stored(stage.layout, ints, floats, ordered, time=TIME, ties=stage.ties) | stage.objects.write(objects)
-
-
-def _lifted_columns(stage: Lifting) -> list[str]:
-    """Columns that the partials read; at least one, because a table without columns has no number of rows."""
     layout = stage.layout
     conditions = [condition_column(text) for text in layout.conditions]
     weighed = (WHOLE, WEIGHT) if layout.clips else ()
-    ordered = (TIME, *stage.ties) if layout.ordered else ()
-    return list(dict.fromkeys([*layout.source_columns, *conditions, *weighed, *ordered])) or [TIME]
-
-
-def by_time(rows: pa.Table, ties: Sequence[str]) -> Ints:
-    """Indices of ``rows`` in (time, tie_break, arrival) order, nulls first."""
-    order = np.arange(rows.num_rows)
-    for tie in reversed(ties):
-        column = rows.column(tie).combine_chunks()
-        for ranks in (order_key(column), valid_of(column)):
-            order = order[np.argsort(ranks[order], kind="stable")]
-    return order[np.argsort(int64_of(rows.column(TIME).combine_chunks())[order], kind="stable")]
+    placed = (TIME, *stage.ties) if layout.ordered else ()
+    # At least one column, because a table without columns has no number of rows.
+    names = list(dict.fromkeys([*layout.source_columns, *conditions, *weighed, *placed])) or [TIME]
+    ordered = reordered(rows.select(names), order).combine_chunks()
+    ints, floats = lift_runs(layout.lifting, ordered, bounds)
+    objects = stage.objects.lift(ordered, bounds, TIME, stage.ties)
+    first = pa.array(order[bounds[:-1]])
+    keys: dict[str, pa.Array] = {key: as_key(rows.column(key).combine_chunks().take(first)) for key in stage.keys}
+    return keys | stored(layout, ints, floats, ordered, time=TIME, ties=stage.ties) | stage.objects.write(objects)

@@ -121,23 +121,15 @@ def _positions() -> None:
         position_batch.advance(replace(stage, keep=False, bounded=True), pa.Table.from_pylist(rows, schema=state.rows), stored.slice(0, 0))
 
 
-def _checksums() -> None:
-    """The kernels of checksums, with nulls and without, of a column as Arrow holds it."""
-    row_checksums(pa.table({"n": [1, None], "v": [0.5, None], "k": ["a", None], "l": [[1], None]}))
-
-
 def warm() -> float:
     """Compile (or load) the kernels; seconds it took."""
     begun = time.perf_counter()
-    offsets, none = np.zeros(1, np.int64), np.empty(0, np.int64)
-    hopping_windows(
-        np.empty((0, 5), np.int64), offsets, none, none, np.empty((0, 1), np.int64), np.empty((0, 1), np.float64), 1, 1, 0, 0, 0
-    )
     _slice(revises=False)
     _slice(revises=True)
     _sessions()
     _positions()
-    _checksums()
+    # Checksums, with nulls and without, of a column as Arrow holds it.
+    row_checksums(pa.table({"n": [1, None], "v": [0.5, None], "k": ["a", None], "l": [[1], None]}))
     _live_rows()
     return time.perf_counter() - begun
 
@@ -156,7 +148,6 @@ def stale_code() -> list[Path]:
 
 
 def forget_stale() -> None:
-    """Drop compiled code that is older than a source."""
     for file in stale_code():
         file.unlink(missing_ok=True)
 

@@ -18,40 +18,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.arrays import distinct, grown, put
+from windowmill.windowing.kernels.arrays import Rows, distinct, grown, put, suspects_of
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.compilation import helper, inlined, inner, njit
-from windowmill.windowing.kernels.rows import Rows, suspects_of
 from windowmill.windowing.watermark import AFTER, BEFORE
 
 
 class SessionLimits(NamedTuple):
-    """Limits of a session, in ticks of the axis.
+    """Limits of a session, in ticks of the axis."""
 
-    Attributes
-    ----------
-    gap
-        Longest pause between two rows of a session.
-    longest
-        A session is split at a row that begins this long after its first row; ``AFTER`` for never.
-    """
-
-    gap: int
-    longest: int
+    gap: int  #: Longest pause between two rows of a session.
+    longest: int  #: A session is split at a row that begins this long after its first row; ``AFTER`` for never.
 
 
 class ClosedSessions(NamedTuple):
-    """Closed sessions; functions pass their number separately.
+    """Closed sessions; functions pass their number separately."""
 
-    Attributes
-    ----------
-    owner
-        Session of each row, or −1; shape (n_rows,).
-    key, start, end
-        Columns of sessions; shapes (n_rows,), the greatest possible number of sessions.
-    """
-
-    owner: Ints
+    owner: Ints  #: Session of each row, or −1; shape (n_rows,).
+    #: Columns of sessions; shapes (n_rows,), the greatest possible number of sessions.
     key: Ints
     start: Ints
     end: Ints
@@ -254,72 +238,34 @@ WINDOWS, GROUPS, LENGTH, LISTED = range(4)
 
 
 class RowFlags(NamedTuple):
-    """Input and output columns of the rows; shapes (n_rows,).
-
-    Attributes
-    ----------
-    marks, suspect, accepted
-        As in :func:`sessions`.
-    held
-        Mask of accepted rows; the kernel adds accepted suspects.
-    """
+    """Input and output columns of the rows; shapes (n_rows,). Those without a comment are as in :func:`sessions`."""
 
     marks: Ints
     suspect: Bools
-    held: Bools
+    held: Bools  #: Mask of accepted rows; the kernel adds accepted suspects.
     accepted: Bools
 
 
 class Fronts(NamedTuple):
-    """Progress of each key; shapes (n_keys,), updated in place.
+    """Progress of each key; shapes (n_keys,), updated in place."""
 
-    Attributes
-    ----------
-    begun
-        Start of the last closed window.
-    middle_end
-        End of the window at which the front of the key's two stacks was built; ``BEFORE`` for none.
-    """
-
-    begun: Ints
-    middle_end: Ints
+    begun: Ints  #: Start of the last closed window.
+    middle_end: Ints  #: End of the window at which the front of the key's two stacks was built; ``BEFORE`` for none.
 
 
 class ClosedWindows(NamedTuple):
-    """Closed windows and their groups.
+    """Closed windows and their groups."""
 
-    Attributes
-    ----------
-    windows
-        Key, group, start, end, lo and hi of each window; shape (n_rows, 6), because each window begins at a row of its own.
-    member_offsets
-        Offsets of each window's listed rows; shape (n_rows + 1,).
-    middles, lasting
-        For each group, the previous end of its front, and whether the group is its key's last one; shapes (n_rows,).
-    lengths
-        ``WINDOWS``, ``GROUPS``, ``LENGTH`` and ``LISTED``.
-    """
-
-    windows: Ints
-    member_offsets: Ints
+    windows: Ints  #: Key, group, start, end, lo and hi of each window; shape (n_rows, 6), because each window begins at a row of its own.
+    member_offsets: Ints  #: Offsets of each window's listed rows; shape (n_rows + 1,).
+    #: For each group, the previous end of its front, and whether the group is its key's last one; shapes (n_rows,).
     middles: Ints
     lasting: Ints
-    lengths: Ints
+    lengths: Ints  #: ``WINDOWS``, ``GROUPS``, ``LENGTH`` and ``LISTED``.
 
 
 @njit
-def counts(
-    size: int,
-    rows: Rows,
-    marks: Ints,
-    suspect: Bools,
-    held: Bools,
-    accepted: Bools,
-    begun: Ints,
-    middle_end: Ints,
-    through: int,
-    intervals: bool,
-) -> Any:
+def counts(size: int, rows: Rows, judged: RowFlags, fronts: Fronts, through: int, intervals: bool) -> Any:
     """Judge the suspects, and find the windows that end at or before ``through``.
 
     An accepted suspect changes the sequence of rows, so later windows form another group with a front of its own.
@@ -328,10 +274,6 @@ def counts(
     ----------
     size
         Number of start times per window.
-    marks, suspect, held, accepted
-        As in :class:`RowFlags`.
-    begun, middle_end
-        As in :class:`Fronts`.
     intervals
         Whether rows are intervals, so that windows are lists of rows rather than ranges.
 
@@ -342,7 +284,6 @@ def counts(
         of each window's listed rows, and these rows; for each group, the previous end of its front, and whether it is its key's last group.
     """
     n = len(rows.time)
-    judged, fronts = RowFlags(marks, suspect, held, accepted), Fronts(begun, middle_end)
     table, ends, lengths = np.empty((n, 6), np.int64), np.zeros(n + 1, np.int64), np.zeros(4, np.int64)
     found = ClosedWindows(table, ends, np.empty(n, np.int64), np.empty(n, np.int64), lengths)
     sequence, members = np.empty(16, np.int64), np.empty(16, np.int64)
@@ -420,7 +361,6 @@ def _starts(rows: Rows, first: int, last: int, held: Bools, before: int, begun: 
 
 @helper
 def _append_held(sequence: Ints, first: int, last: int, held: Bools, lengths: Ints) -> Any:
-    """Append a key's held rows to ``sequence``."""
     sequence = grown(sequence, lengths[LENGTH] + last - first)
     for row in range(first, last):
         if held[row]:

@@ -37,21 +37,14 @@ MISSING, LEFT = -1, -2
 
 
 class NodeColumns(NamedTuple):
-    """Nodes of all keys, sorted by level, key and begin.
+    """Nodes of all keys, sorted by level, key and begin."""
 
-    Attributes
-    ----------
-    levels, n_keys
-        Number of levels and of keys.
-    offsets
-        The nodes of level l and key k are ``offsets[l * n_keys + k]:offsets[l * n_keys + k + 1]``; shape (levels * n_keys + 1,).
-    begin, first
-        First position of each node, and the event time of the tuple there; shapes (n_nodes,).
-    """
-
+    #: Number of levels and of keys.
     levels: int
     n_keys: int
+    #: The nodes of level l and key k are ``offsets[l * n_keys + k]:offsets[l * n_keys + k + 1]``; shape (levels * n_keys + 1,).
     offsets: Ints
+    #: First position of each node, and the event time of the tuple there; shapes (n_nodes,).
     begin: Ints
     first: Ints
 
@@ -206,65 +199,42 @@ COPIED_LEAF, COPIED_NODE = -1, -2
 
 
 class Items(NamedTuple):
-    """Partials of disjoint stretches of positions, of all keys; sorted by key and position.
+    """Partials of disjoint stretches of positions, of all keys; sorted by key and position."""
 
-    Attributes
-    ----------
-    offsets
-        Key k's items are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    begin
-        First position of each item; shape (n_items,).
-    """
-
-    offsets: Ints
-    begin: Ints
+    offsets: Ints  #: Key k's items are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
+    begin: Ints  #: First position of each item; shape (n_items,).
 
 
 class Stretches(NamedTuple):
-    """Stretches to combine, in the order of keys; each first enters its changes into its key's trie.
+    """Stretches to combine, in the order of keys; each first enters its changes into its key's trie."""
 
-    Attributes
-    ----------
-    key, begin, level
-        The stretch of 2^level positions from ``begin`` of the key, or all its positions for level ``WHOLE``; shapes (n_totals,).
-    change_offsets, items, present
-        Total t changes ``items[change_offsets[t]:change_offsets[t + 1]]``: whether each is ``present`` from then on. Before the first total
-        of a key, none is.
-    """
-
+    #: The stretch of 2^level positions from ``begin`` of the key, or all its positions for level ``WHOLE``; shapes (n_totals,).
     key: Ints
     begin: Ints
     level: Ints
+    #: Total t changes ``items[change_offsets[t]:change_offsets[t + 1]]``: whether each is ``present`` from then on. Before the first total
+    #: of a key, none is.
     change_offsets: Ints
     items: Ints
     present: Bools
 
 
 class Trie(NamedTuple):
-    """The trie of the key at work; nodes are numbered from 1, children before parents, and 0 stands for none.
+    """The trie of the key at work; nodes are numbered from 1, children before parents, and 0 stands for none."""
 
-    Attributes
-    ----------
-    left, right, parent, level
-        Children and parent of each node, and the level of its stretch; an item's node has no children.
-    node_of
-        Node of each of the key's items.
-    full, stamps, touched
-        Whether a node holds anything; the last total that touched it; scratch.
-    """
-
+    #: Children and parent of each node, and the level of its stretch; an item's node has no children.
     left: Ints
     right: Ints
     parent: Ints
     level: Ints
-    node_of: Ints
+    node_of: Ints  #: Node of each of the key's items.
+    #: Whether a node holds anything; the last total that touched it; scratch.
     full: Bools
     stamps: Ints
     touched: Ints
 
     @classmethod
     def roomy(cls, most_items: int) -> Trie:
-        """A trie with room for so many items."""
         n = 2 * most_items + 1
         left, right, parent, level, stamps, touched = (np.zeros(n, np.int64) for _ in range(6))
         return cls(left, right, parent, level, np.zeros(most_items + 1, np.int64), np.zeros(n, np.bool_), stamps, touched)
@@ -319,7 +289,6 @@ def list_work(begun: int, items: Items, totals: Stretches, trie: Trie, work: Int
 
 @njit
 def most_work(items: Items, totals: Stretches) -> Any:
-    """The greatest number of lines of work of one total."""
     most = 1
     for total in range(len(totals.key)):
         key, changes = totals.key[total], totals.change_offsets[total + 1] - totals.change_offsets[total]
@@ -377,17 +346,7 @@ def _combine_listed(line: Ints, begun: int, ended: int, listed: Any, given: Any,
 
 @inlined
 def _do(
-    operation: int,
-    i: int,
-    f: int,
-    n_ints: int,
-    n_floats: int,
-    begun: int,
-    ended: int,
-    listed: Any,
-    given: Any,
-    nodes: Any,
-    out: Any,
+    operation: int, i: int, f: int, n_ints: int, n_floats: int, begun: int, ended: int, listed: Any, given: Any, nodes: Any, out: Any
 ) -> None:
     work, work_ends, roots = listed
     ints, floats = given

@@ -22,36 +22,19 @@ class FragmentColumns(NamedTuple):
     """Fragments of all keys, sorted by key and arrival, of those that arrived together the latest first. Times in ticks of the axis.
 
     Those of the state come first.
-
-    Attributes
-    ----------
-    offsets
-        Key k's fragments are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    first, last
-        First and last event time of each; shape (n_fragments,).
-    fresh
-        Mask of the fragments of new rows.
-    suspect
-        Mask of the rows that windows were shown past when they arrived, each a fragment of its own.
-    moments
-        Moment of arrival of each, of a run of rows that of the first; shape (n_fragments,).
-    marks
-        Of a suspect, the instant through which windows were closed when it arrived: it counts if the session that it joins was open.
-    revision
-        Of a fragment of the state, the number of the version that it is; of others 0.
-    shown
-        Mask of the fragments of the state that have been shown as they are.
     """
 
-    offsets: Ints
+    offsets: Ints  #: Key k's fragments are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
+    #: First and last event time of each; shape (n_fragments,).
     first: Ints
     last: Ints
-    fresh: Bools
-    suspect: Bools
-    moments: Ints
+    fresh: Bools  #: Mask of the fragments of new rows.
+    suspect: Bools  #: Mask of the rows that windows were shown past when they arrived, each a fragment of its own.
+    moments: Ints  #: Moment of arrival of each, of a run of rows that of the first; shape (n_fragments,).
+    #: Of a suspect, the instant through which windows were closed when it arrived: it counts if the session that it joins was open.
     marks: Ints
-    revision: Ints
-    shown: Bools
+    revision: Ints  #: Of a fragment of the state, the number of the version that it is; of others 0.
+    shown: Bools  #: Mask of the fragments of the state that have been shown as they are.
 
 
 class _Open(NamedTuple):

@@ -9,28 +9,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from windowmill.windowing.kernels.arrays import bisect_left, bisect_right
+from windowmill.windowing.kernels.arrays import Rows, bisect_left, bisect_right
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.compilation import inlined, inner, njit
-from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.watermark import BEFORE
 
 HOPPING, CUMULATIVE, LISTED = 0, 1, 2
 
 
 class NumberedWindows(NamedTuple):
-    """Windows numbered along the axis, in ticks.
+    """Windows numbered along the axis, in ticks."""
 
-    Attributes
-    ----------
-    rule
-        Mode, origin, hop, size, step, steps per period; shape (6,). Windows are numbered from the origin (HOPPING: one per hop;
-        CUMULATIVE: ``steps`` per period of ``size``) or listed (LISTED: calendars).
-    starts, ends
-        Bounds of listed windows, ends ascending; empty in other modes.
-    """
-
+    #: Mode, origin, hop, size, step, steps per period; shape (6,). Windows are numbered from the origin (HOPPING: one per hop; CUMULATIVE:
+    #: ``steps`` per period of ``size``) or listed (LISTED: calendars).
     rule: Ints
+    #: Bounds of listed windows, ends ascending; empty in other modes.
     starts: Ints
     ends: Ints
 
@@ -85,38 +78,22 @@ def first_from(grid: NumberedWindows, instant: int) -> Any:
 
 
 class RowWindows(NamedTuple):
-    """In which windows each row counts; shapes (n_rows,).
+    """In which windows each row counts; shapes (n_rows,)."""
 
-    Attributes
-    ----------
-    regular
-        Rows that count in every window that they overlap.
-    seen
-        Number of regular rows before each row; shape (n_rows + 1,).
-    marks
-        Other rows count in windows that end after their mark.
-    """
-
-    regular: Bools
-    seen: Ints
-    marks: Ints
+    regular: Bools  #: Rows that count in every window that they overlap.
+    seen: Ints  #: Number of regular rows before each row; shape (n_rows + 1,).
+    marks: Ints  #: Other rows count in windows that end after their mark.
 
 
 class Ranges(NamedTuple):
-    """Windows as ranges among the regular rows.
+    """Windows as ranges among the regular rows."""
 
-    Attributes
-    ----------
-    key, number, lo, hi
-        Of each window; shapes (n_windows,).
-    member_offsets, members
-        Offsets of each window's further rows, shape (n_windows + 1,), and the rows: regular ones that begin before the window, and others.
-    """
-
+    #: Of each window; shapes (n_windows,).
     key: Ints
     number: Ints
     lo: Ints
     hi: Ints
+    #: Offsets of each window's further rows, shape (n_windows + 1,), and the rows: regular ones that begin before the window, and others.
     member_offsets: Ints
     members: Ints
 

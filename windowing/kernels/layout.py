@@ -10,10 +10,11 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +22,10 @@ import pyarrow as pa
 
 from windowmill.windowing.aggregates import aggregate_for, argument_types, value_types
 from windowmill.windowing.aggregates.order import mergeable
+from windowmill.windowing.aggregates.values import WIDE
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.kernels.recipes import OPERATIONS, ROW_OPERATIONS, Atom, Lower
+from windowmill.windowing.kernels.recipes import OPERATIONS, ROW_OPERATIONS, Atom, Lower, integer_of
 from windowmill.windowing.registry import resolve
 
 if TYPE_CHECKING:
@@ -42,6 +44,8 @@ NUMBERS: Mapping[str, tuple[tuple[str, pa.DataType], ...]] = {
 #: Role of what the first column of a sum has no room for, null of all but very great sums: of whole numbers the high 64 bits, where these
 #: do not only repeat the sign of the low ones; of decimals how many times 10**38, unscaled, are to be added.
 HIGH = "high"
+#: One more than the greatest unscaled decimal of 38 digits.
+_DECIMALS = 10**38
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +72,12 @@ class StoredObject:
     """A column of stored partials that are Python objects, as bytes.
 
     Aggregates that lift and combine in the same way share it: all quantiles of a column.
-
-    Attributes
-    ----------
-    types
-        Types of its argument columns, as :func:`.value_types` names them.
-    ordered
-        Whether partials hold the positions of their rows in (time, tie_break) order.
-    results
-        Name and spec of each aggregate that shares the column.
     """
 
     name: str
-    types: tuple[str, ...]
-    ordered: bool
-    results: tuple[tuple[str, AggregateSpec], ...]
+    types: tuple[str, ...]  #: Types of its argument columns, as :func:`.value_types` names them.
+    ordered: bool  #: Whether partials hold the positions of their rows in (time, tie_break) order.
+    results: tuple[tuple[str, AggregateSpec], ...]  #: Name and spec of each aggregate that shares the column.
 
     @property
     def spec(self) -> AggregateSpec:
@@ -108,32 +103,19 @@ class Result:
 
 @dataclass(frozen=True)
 class Layout:
-    """How the partials of a pipeline are stored, combined and lowered; a function of the spec and the source's column types.
-
-    Attributes
-    ----------
-    fields
-        Columns of stored partials that are numbers or picked values; none where leaves are rows.
-    objects
-        Columns of stored partials that are Python objects; none where leaves are rows.
-    of_rows
-        Whether a leaf is a row of one table sorted by key and (time, tie_break, arrival), not a stored partial.
-    """
+    """How the partials of a pipeline are stored, combined and lowered; a function of the spec and the source's column types."""
 
     atoms: tuple[Atom, ...]
-    fields: tuple[StoredField, ...]
+    fields: tuple[StoredField, ...]  #: Columns of stored partials that are numbers or picked values; none where leaves are rows.
     results: tuple[Result, ...]
-    of_rows: bool = False
-    objects: tuple[StoredObject, ...] = ()
+    of_rows: bool = False  #: Whether a leaf is a row of one table sorted by key and (time, tie_break, arrival), not a stored partial.
+    objects: tuple[StoredObject, ...] = ()  #: Columns of stored partials that are Python objects; none where leaves are rows.
 
     @classmethod
     def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Layout:
         """Lay out ``pipeline`` over source columns of ``types``.
 
-        Raises
-        ------
-        SpecError
-            If a column does not exist or has a type that the aggregate cannot take.
+        Raises ``SpecError`` if a column does not exist or has a type that the aggregate cannot take.
         """
         where = f"pipeline {pipeline.pipeline}: aggregates"
         # How many rows a slice has is stored whether an aggregate asks for it or not.
@@ -155,17 +137,13 @@ class Layout:
     def over_rows(cls, aggregates: Mapping[str, AggregateSpec], types: Mapping[str, pa.DataType], where: str) -> Layout:
         """Lay out those of ``aggregates`` whose partials are numbers, where leaves are rows; ``where`` is their place, for messages.
 
-        Raises
-        ------
-        SpecError
-            As of :meth:`of`.
+        Raises ``SpecError`` as of :meth:`of`.
         """
         atoms, results = _atoms(aggregates, types, where)
         return cls(atoms, (), results, of_rows=True)
 
     @property
     def stored_columns(self) -> list[tuple[str, pa.DataType]]:
-        """Name and type of each column of stored partials."""
         return [*((stored.name, stored.type) for stored in self.fields), *((stored.name, pa.binary()) for stored in self.objects)]
 
     def columns_of(self, result: str) -> tuple[str, ...]:
@@ -190,13 +168,11 @@ class Layout:
 
     @property
     def source_columns(self) -> list[str]:
-        """The source's columns that partials are lifted from."""
         names = [name for atom in self.atoms for name in atom.columns]
         return list(dict.fromkeys([*names, *(name for held in self.objects for name in held.spec.columns)]))
 
     @property
     def conditions(self) -> list[str]:
-        """The conditions under which rows count."""
         texts = [*(atom.where for atom in self.atoms), *(held.spec.where for held in self.objects)]
         return list(dict.fromkeys(text for text in texts if text is not None))
 
@@ -288,15 +264,11 @@ def _stored_objects(pipeline: Pipeline, types: Mapping[str, pa.DataType], where:
 def label_atoms(atoms: Sequence[Atom | ObjectAtom], roles: Sequence[Sequence[str]], keys: Sequence[str]) -> list[str]:
     """The name of each atom among the columns of the state; the same whatever the order of ``atoms``.
 
-    It says what the atom holds, as in ``sum_float_delay``. Atoms that would share a column with one another or with a key (columns
-    ``a.b`` and ``a_b``, or two conditions) each get a digest of what they hold behind it.
-
-    Raises
-    ------
-    SpecError
-        If two columns of the state have one name even so.
+    It says what the atom holds, as in ``sum_float_delay``. Atoms that would share a column with one another or with a key (columns ``a.b``
+    and ``a_b``, or two conditions) each get a digest of what they hold behind it. Raises ``SpecError`` if two columns of the state have one
+    name even so.
     """
-    plain = [_plain_label(atom) for atom in atoms]
+    plain = [re.sub(r"\W", "_", "_".join((atom.kind, *atom.columns)) + ("_where" if atom.where else "")) for atom in atoms]
     # Spark's column names are case-insensitive; windowmill's own begin with an underscore.
     claims = [{_column(label, role).lower() for role in ("", *own)} for label, own in zip(plain, roles, strict=True)]
     claimed = Counter([key.lower() for key in keys] + [name for names in claims for name in names])
@@ -310,10 +282,6 @@ def label_atoms(atoms: Sequence[Atom | ObjectAtom], roles: Sequence[Sequence[str
     if twice is not None:
         raise SpecError(f"aggregates: two columns of the state would be named {twice!r}; rename a column in the source")
     return labels
-
-
-def _plain_label(atom: Atom | ObjectAtom) -> str:
-    return re.sub(r"\W", "_", "_".join((atom.kind, *atom.columns)) + ("_where" if atom.where else ""))
 
 
 def _digest(atom: Atom | ObjectAtom) -> str:
@@ -343,4 +311,75 @@ def _roles(atom: Atom, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> 
     return [*roles, ("value", types[atom.columns[-1]])]
 
 
-__all__ = ["Atom", "Layout", "ObjectAtom", "Result", "StoredField", "StoredObject", "label_atoms"]
+@dataclass(frozen=True, slots=True)
+class WiderPartials:
+    """How partials of a narrower layout are read in a wider one of the same spec."""
+
+    #: For each column of the wider layout, that of the narrower one which holds the same, maybe in a narrower type.
+    same: Mapping[str, str]
+    #: Columns, by role, of sums that are of floats or decimals now, each with those in which they were of whole numbers.
+    sums: Sequence[tuple[Mapping[str, StoredField], Mapping[str, StoredField]]]
+
+    @classmethod
+    def between(cls, narrow: Layout | None, wide: Layout | None) -> Self | None:
+        """From the layout ``narrow`` to ``wide``, null for no partials; null if a partial does not follow from the stored ones."""
+        if narrow is None or wide is None:
+            return cls({}, ())
+        places = {atom: place for place, atom in enumerate(narrow.atoms)}
+        same = wide.columns_among(narrow)
+        sums: list[tuple[Mapping[str, StoredField], Mapping[str, StoredField]]] = []
+        for index, atom in enumerate(wide.atoms):
+            own, whole = wide.fields_of(index), replace(atom, kind="sum_int")
+            if atom in places:
+                if atom.kind == "sum_decimal" and own[""].type != narrow.fields_of(places[atom])[""].type:
+                    return None  # what its other column counts is in units of the last digit
+            elif atom.kind in ("sum_float", "sum_decimal") and whole in places:
+                sums.append((own, narrow.fields_of(places[whole])))
+            else:
+                return None
+        return cls(same, sums) if all(held.name in same for held in wide.objects) else None
+
+    @property
+    def replaced(self) -> set[str]:
+        """Columns of the narrower layout that the wider one goes without."""
+        return {*self.same.values(), *(field.name for _, whole in self.sums for field in whole.values())} - self.same.keys()
+
+    def replacing(self, stored: Collection[str]) -> set[str]:
+        """Columns of the wider layout that take the place of others among the ``stored`` ones."""
+        found = {name for name, own in self.same.items() if own != name and own in stored}
+        return found | {field.name for wide, whole in self.sums if whole[""].name in stored for field in wide.values()}
+
+    def columns(self, rows: pa.Table) -> dict[str, pa.Array]:
+        """The partials of stored ``rows`` under the names of the wider layout."""
+        found = {name: rows.column(own) for name, own in self.same.items() if own in rows.column_names}
+        for wide, whole in self.sums:
+            if whole[""].name in rows.column_names:
+                found |= _converted(_whole_numbers(rows, whole), wide)
+        return found
+
+
+def _whole_numbers(rows: pa.Table, fields: Mapping[str, StoredField]) -> list[int | None]:
+    """The sums of whole numbers, of any size; null in rows without one."""
+    lows, high = rows.column(fields[""].name).to_pylist(), fields[HIGH].name
+    # Tables that were made before sums had high bits lack them.
+    highs = rows.column(high).to_pylist() if high in rows.column_names else [None] * len(lows)
+    return [low if low is None or high is None else integer_of([low, high]) for low, high in zip(lows, highs, strict=True)]
+
+
+def _converted(sums: Sequence[int | None], fields: Mapping[str, StoredField]) -> dict[str, pa.Array]:
+    if "sum" in fields:
+        rounded = [None if each is None else float(each) for each in sums]
+        errors = [None if each is None or near is None else float(each - int(near)) for each, near in zip(sums, rounded, strict=True)]
+        found: dict[str, list[object]] = {"carry": [None if each is None else 0 for each in sums], "sum": [*rounded], "error": [*errors]}
+    else:
+        scale = fields[""].type.scale
+        unscaled = [None if each is None else each * 10**scale for each in sums]
+        parts = [None if each is None else divmod(each, _DECIMALS) if abs(each) >= _DECIMALS else (0, each) for each in unscaled]
+        found = {
+            "": [None if each is None else Decimal(each[1]).scaleb(-scale, WIDE) for each in parts],
+            HIGH: [None if each is None or not each[0] else each[0] for each in parts],
+        }
+    return {field.name: pa.array(found[role], field.type) for role, field in fields.items()}
+
+
+__all__ = ["Atom", "Layout", "ObjectAtom", "Result", "StoredField", "StoredObject", "WiderPartials", "label_atoms"]

@@ -246,14 +246,9 @@ def stored(
 ) -> dict[str, pa.Array]:
     """The partials (``ints``, ``floats``) as the columns ``layout.fields``: what :func:`arenas` reads.
 
-    Parameters
-    ----------
-    ints, floats
-        Arenas of ``layout`` where ``table`` holds stored partials, of ``layout.lifting`` where it holds rows.
-    table
-        What the partials point into.
-    time, ties
-        Columns of ``table`` where it holds rows.
+    ``ints``, ``floats``: arenas of ``layout`` where ``table`` holds stored partials, of ``layout.lifting`` where it holds rows.
+    ``table``: what the partials point into.
+    ``time``, ``ties``: columns of ``table`` where it holds rows.
     """
     of_rows = time is not None
     program = (layout.lifting if of_rows else layout).program()
@@ -272,7 +267,8 @@ def stored(
                 found[fields[HIGH].name] = pa.array(high, mask=~wide) if wide.any() else pa.nulls(len(low), pa.int64())
             case "sum_decimal":
                 low, high = _parted(ints[:, i : i + 3])
-                found[fields[""].name] = decimals_of(low, fields[""].type)
+                limbs = pa.py_buffer(np.ascontiguousarray(low))
+                found[fields[""].name] = pa.Array.from_buffers(fields[""].type, len(low), [None, limbs])
                 found[fields[HIGH].name] = high
             case "histogram":
                 bins = pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(ints[:, i : i + width]).reshape(-1)), int(width))
@@ -385,8 +381,3 @@ def _parted(limbs: Ints) -> tuple[Ints, pa.Array]:
             times[row], rest = divmod(whole, _DECIMALS)
             low[row] = _limbs(rest)[:2]
     return low, pa.array(times, pa.int64())
-
-
-def decimals_of(limbs: Ints, kind: pa.Decimal128Type) -> pa.Array:
-    """The inverse of :func:`limbs_of`, of no more digits than ``kind`` has."""
-    return pa.Array.from_buffers(kind, len(limbs), [None, pa.py_buffer(np.ascontiguousarray(limbs))])

@@ -18,10 +18,9 @@ import numpy as np
 import numpy.typing as npt
 
 from windowmill.windowing.bounds import MAX_ROWS_OF_KEY
-from windowmill.windowing.kernels.arrays import bisect_left, bisect_right
+from windowmill.windowing.kernels.arrays import bisect_left, bisect_right, suspects_of
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.compilation import helper, inlined, inner, njit
-from windowmill.windowing.kernels.rows import suspects_of
 from windowmill.windowing.watermark import AFTER, BEFORE
 
 COUNT, TIME, DELTA, PUNCTUATION, NONE = 0, 1, 2, 3, -1
@@ -34,128 +33,78 @@ EVICT, TRIGGER, EVICT_COUNT, AGE, TRIGGER_COUNT, PARTIAL, EMPTY, IDLE, TICKS, OR
 LAST, TICKED, TICK, FIRED, INSERTED, FULL, HAS_BASE, BASE = range(8)
 #: Greatest difference between two integers.
 MAX_GAP = (1 << 64) - 1
-#: Elements of the counts: recorded triggers, recorded removed tuples, removed tuples at the last trigger, due ticks of the key. The kernel
-#: stops if the last exceeds ``MAX_ROWS_OF_KEY``.
-NOTED, REMOVED, KNOWN, DUE = 0, 1, 2, 3
+#: Elements of the counts: recorded triggers, recorded removed tuples, due ticks of the key. The kernel stops if the last exceeds
+#: ``MAX_ROWS_OF_KEY``.
+NOTED, REMOVED, DUE = 0, 1, 2
 #: Indexes of the eviction and of the trigger in arrays of shape (2,).
 EVICTION, TRIGGERING = 0, 1
 
 
 class Rules(NamedTuple):
-    """The policies of a window.
+    """The policies of a window."""
 
-    Attributes
-    ----------
-    settings
-        Elements ``EVICT`` to ``PERIOD``; shape (11,).
-    listed
-        Instants of listed ticks, ascending.
-    deltas, floors, wholes
-        For the eviction and the trigger: the delta, the delta rounded down, whether the column holds integers; shapes (2,).
-    """
-
-    settings: Ints
-    listed: Ints
+    settings: Ints  #: Elements ``EVICT`` to ``PERIOD``; shape (11,).
+    listed: Ints  #: Instants of listed ticks, ascending.
+    #: For the eviction and the trigger: the delta, the delta rounded down, whether the column holds integers; shapes (2,).
     deltas: Floats
     floors: npt.NDArray[np.uint64]
     wholes: Bools
 
 
 class Values(NamedTuple):
-    """The column of a delta policy; shapes (n_tuples,).
+    """The column of a delta policy; shapes (n_tuples,)."""
 
-    Attributes
-    ----------
-    value, whole
-        Its values as floats, and as integers if the column holds integers.
-    known
-        Mask of values that are neither null nor NaN.
-    """
-
+    #: Its values as floats, and as integers if the column holds integers.
     value: Floats
     whole: Ints
-    known: Bools
+    known: Bools  #: Mask of values that are neither null nor NaN.
 
 
 class Tuples(NamedTuple):
     """The tuples of all keys, in the order in which they are applied; times in ticks of the axis.
 
     Several tuples in a row may stand as one *run*, if the window holds them all and evicts them only together.
-
-    Attributes
-    ----------
-    offsets, held
-        Key k's tuples are ``offsets[k]:offsets[k + 1]``; the first ``held[k]`` are in its window. Shapes (n_keys + 1,) and (n_keys,).
-    weight
-        Number of tuples that each one stands for: 1 but for runs. Shape (n_tuples,).
-    time, fresh, punctuation
-        Columns of the tuples, shapes (n_tuples,); a ``fresh`` tuple resets its key first. A run has the time of its first tuple.
-    evict, trigger
-        Columns of the delta policies.
     """
 
+    #: Key k's tuples are ``offsets[k]:offsets[k + 1]``; the first ``held[k]`` are in its window. Shapes (n_keys + 1,) and (n_keys,).
     offsets: Ints
     held: Ints
-    weight: Ints
+    weight: Ints  #: Number of tuples that each one stands for: 1 but for runs. Shape (n_tuples,).
+    #: Columns of the tuples, shapes (n_tuples,); a ``fresh`` tuple resets its key first. A run has the time of its first tuple.
     time: Ints
     fresh: Bools
     punctuation: Bools
+    #: Columns of the delta policies.
     evict: Values
     trigger: Values
 
 
 class KeyStates(NamedTuple):
-    """The states of keys and their windows; updated in place.
+    """The states of keys and their windows; updated in place."""
 
-    Attributes
-    ----------
-    states
-        Elements ``LAST`` to ``BASE`` of each key; shape (n_keys, 8).
-    bases
-        Base of the delta trigger if it is not an integer; shape (n_keys,).
-    alive
-        Whether each tuple is in its key's window; shape (n_tuples,).
-    """
-
-    states: Ints
-    bases: Floats
-    alive: Bools
+    states: Ints  #: Elements ``LAST`` to ``BASE`` of each key; shape (n_keys, 8).
+    bases: Floats  #: Base of the delta trigger if it is not an integer; shape (n_keys,).
+    alive: Bools  #: Whether each tuple is in its key's window; shape (n_tuples,).
 
 
 class InputProgress(NamedTuple):
-    """Progress of the input, in ticks of the axis.
-
-    Attributes
-    ----------
-    greatest
-        Greatest event time of the whole input, where the ticks of windows that never become empty stop after the input has ``ended``.
-    """
+    """Progress of the input, in ticks of the axis."""
 
     watermark: int
     ended: bool
+    #: Greatest event time of the whole input, where the ticks of windows that never become empty stop after the input has ``ended``.
     greatest: int
 
 
 class TriggerLog(NamedTuple):
-    """The recorded triggers and removed tuples.
+    """The recorded triggers and removed tuples."""
 
-    Attributes
-    ----------
-    write
-        Whether triggers and removed tuples are written rather than only counted.
-    counts
-        Elements ``NOTED`` to ``DUE``; shape (4,).
-    out
-        A column for each of n triggers: the fields of :class:`windowmill.windowing.slicing.policy_settings.Triggers` up to ``gone_to``, in
-        their order; shape (8, n).
-    removed
-        The tuples that deltas have removed, in order of removal.
-    """
-
-    write: bool
-    counts: Ints
+    write: bool  #: Whether triggers and removed tuples are written rather than only counted.
+    counts: Ints  #: Elements ``NOTED`` to ``DUE``; shape (3,).
+    #: A column for each of n triggers: the fields of :class:`windowmill.windowing.slicing.policy_settings.Triggers` up to ``gone_to``, in
+    #: their order; shape (7, n).
     out: Ints
-    removed: Ints
+    removed: Ints  #: The tuples that deltas have removed, in order of removal.
 
 
 @inner
@@ -185,7 +134,7 @@ def judge_tuples(settings: Ints, listed: Ints, offsets: Ints, time: Ints, moment
     settings, listed
         As in :class:`Rules`.
     moment
-        Moment of arrival, as in :class:`~windowmill.windowing.kernels.rows.Rows`.
+        Moment of arrival, as in :class:`~windowmill.windowing.kernels.arrays.Rows`.
     applied
         Older tuples that the key knows: in the window, waiting, or the last one applied.
 
@@ -256,19 +205,13 @@ HEAD, TAIL, HELD = 0, 1, 2
 
 
 class KeyWindow(NamedTuple):
-    """One key's window while its tuples are applied.
-
-    Attributes
-    ----------
-    state, cursor
-        State of the key, as in :class:`KeyStates`, and its cursor; shapes (8,) and (3,).
-    weight, time, alive
-        Columns of all tuples, as in :class:`Tuples` and :class:`KeyStates`.
-    """
+    """One key's window while its tuples are applied."""
 
     key: int
+    #: State of the key, as in :class:`KeyStates`, and its cursor; shapes (8,) and (3,).
     state: Ints
     cursor: Ints
+    #: Columns of all tuples, as in :class:`Tuples` and :class:`KeyStates`.
     weight: Ints
     time: Ints
     alive: Bools
@@ -339,8 +282,7 @@ def _fire(partial: int, window: KeyWindow, at: int, noted: TriggerLog) -> None:
             if cursor[HELD] > 0:
                 out[1, row] = window.time[cursor[HEAD]]
             out[4, row], out[5, row] = cursor[HEAD], cursor[TAIL]
-            out[6, row], out[7, row] = counts[KNOWN], counts[REMOVED]
-        counts[KNOWN] = counts[REMOVED]
+            out[6, row] = counts[REMOVED]
         counts[NOTED] += 1
     state[FIRED] += 1
 
@@ -398,7 +340,7 @@ def apply_policies(rules: Rules, tuples: Tuples, keys: KeyStates, progress: Inpu
         cursor = np.array([first, stop, tuples.weight[first:stop].sum()])
         window = KeyWindow(key, keys.states[key], cursor, tuples.weight, time, keys.alive)
         keys.alive[first:stop] = True
-        counts[KNOWN], counts[DUE] = counts[REMOVED], 0
+        counts[DUE] = 0
         least = _by_value(values, first, stop if evicts_least else first)
         for place in range(stop, tuples.offsets[key + 1]):
             _advance(rules, window, time[place], fresh[place], noted)

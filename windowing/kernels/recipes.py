@@ -63,11 +63,7 @@ OPERATIONS: Mapping[str, tuple[int, int, int]] = {
     "count_least": (op.COUNT_LEAST, 2, 0),
 }
 #: Operations if leaves are rows of one sorted table: a row's number gives its position, so two columns suffice for an extreme.
-ROW_OPERATIONS: Mapping[str, tuple[int, int, int]] = {
-    **OPERATIONS,
-    "greatest": (op.PICK_GREATEST, 2, 0),
-    "least": (op.PICK_LEAST, 2, 0),
-}
+ROW_OPERATIONS: Mapping[str, tuple[int, int, int]] = {**OPERATIONS, "greatest": (op.PICK_GREATEST, 2, 0), "least": (op.PICK_LEAST, 2, 0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,29 +101,19 @@ _MASK = (1 << 64) - 1
 
 @dataclass(frozen=True)
 class Partials:
-    """Partials in the arenas, a row each.
-
-    Attributes
-    ----------
-    program
-        As of :meth:`.Layout.program`.
-    table
-        The rows that partials point into.
-    """
+    """Partials in the arenas, a row each."""
 
     layout: Layout
-    program: Ints
+    program: Ints  #: As of :meth:`.Layout.program`.
     ints: Ints
     floats: Floats
-    table: pa.Table
+    table: pa.Table  #: The rows that partials point into.
 
     def ints_of(self, atom: int) -> Ints:
-        """The int columns of an atom of the layout."""
         _, first, _, number, _ = self.program[atom]
         return self.ints[:, first : first + number]
 
     def floats_of(self, atom: int) -> Floats:
-        """Its float columns."""
         _, _, first, _, number = self.program[atom]
         return self.floats[:, first : first + number]
 
@@ -176,37 +162,14 @@ def numeric(*kinds: AtomKind) -> Atoms:
     return lambda spec, _types: ([Atom(kind, spec.columns, spec.where) for kind in kinds], pa.float64())
 
 
-def _over_time(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-    return [Atom("area", spec.columns, spec.where), Atom("lasting", spec.columns, spec.where)], pa.float64()
-
-
-def _trend(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
-    return [Atom("comoments", spec.columns, spec.where)], pa.struct([("slope", pa.float64()), ("intercept", pa.float64())])
-
-
 def _histogram(spec: AggregateSpec, _types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
     bins = Atom("histogram", spec.columns, spec.where, edges=tuple(spec.options["edges"]))
     return [Atom("count", spec.columns, spec.where), bins], pa.list_(pa.int64())
 
 
-def _extreme(kind: AtomKind) -> Atoms:
-    return lambda spec, types: ([Atom(kind, spec.columns, spec.where)], types[0])
-
-
-def _how_often(kind: AtomKind) -> Atoms:
-    return lambda spec, _types: ([Atom(kind, spec.columns, spec.where)], pa.int64())
-
-
-def _arg(kind: AtomKind) -> Atoms:
-    return lambda spec, types: ([Atom(kind, spec.columns, spec.where, ordered=True)], types[1])
-
-
-def _end(kind: AtomKind) -> Atoms:
-    return lambda spec, types: ([Atom(kind, spec.columns, spec.where, ordered=True)], types[0])
-
-
-def _bool(kind: AtomKind) -> Atoms:
-    return lambda spec, _types: ([Atom(kind, spec.columns, spec.where)], pa.bool_())
+def _one(kind: AtomKind, result: pa.DataType | int, *, ordered: bool = False) -> Atoms:
+    """One atom, and a result of this type, or of that of the column at this place."""
+    return lambda spec, types: ([Atom(kind, spec.columns, spec.where, ordered)], types[result] if isinstance(result, int) else result)
 
 
 def _range(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], pa.DataType]:
@@ -221,15 +184,9 @@ def _range(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], p
 def lower(layout: Layout, ints: Ints, floats: Floats, table: pa.Table) -> dict[str, pa.Array]:
     """Result columns of the partials (``ints``, ``floats``), by name, in the spec's order.
 
-    Parameters
-    ----------
-    table
-        The rows that the partials' rows point into.
+    Raises ``AggregateOverflowError`` if an exact result left its type.
 
-    Raises
-    ------
-    AggregateOverflowError
-        If an exact result left its type.
+    ``table``: the rows that the partials' rows point into.
     """
     partials = Partials(layout, layout.program(), ints, floats, table)
     with np.errstate(all="ignore"):
@@ -237,13 +194,12 @@ def lower(layout: Layout, ints: Ints, floats: Floats, table: pa.Table) -> dict[s
 
 
 def count(result: Result, partials: Partials) -> pa.Array:
-    """Number of rows."""
     return pa.array(np.ascontiguousarray(partials.ints_of(result.atoms[0])[:, 0]))
 
 
 def total(result: Result, partials: Partials) -> pa.Array:
     """Sum, of atoms (count, sum)."""
-    n, kind = _number(result, partials), _kind(result.atoms[1], partials)
+    n, kind = _number(result, partials), partials.layout.atoms[result.atoms[1]].kind
     if kind == "sum_float":
         return pa.array(sum_value(*_sum_parts(result.atoms[1], partials)), mask=n == 0)
     if kind == "sum_decimal":
@@ -257,7 +213,7 @@ def total(result: Result, partials: Partials) -> pa.Array:
 
 def mean(result: Result, partials: Partials) -> pa.Array:
     """Mean, of atoms (count, sum)."""
-    n, kind = _number(result, partials), _kind(result.atoms[1], partials)
+    n, kind = _number(result, partials), partials.layout.atoms[result.atoms[1]].kind
     if kind == "sum_float":
         return pa.array(sum_over(*_sum_parts(result.atoms[1], partials), np.maximum(n, 1)), mask=n == 0)
     if kind == "sum_decimal":
@@ -282,7 +238,6 @@ def weighted_mean(result: Result, partials: Partials) -> pa.Array:
 
 
 def product(result: Result, partials: Partials) -> pa.Array:
-    """Product."""
     _, _, exponent = partials.ints_of(result.atoms[0]).T
     high, low = partials.floats_of(result.atoms[0]).T
     return _with_zeros(result, partials, np.ldexp(high + low, np.clip(exponent, -5_000, 5_000).astype(np.int32)))
@@ -306,29 +261,17 @@ def _with_zeros(result: Result, partials: Partials, value: Floats) -> pa.Array:
     return pa.array(np.where(zeros > 0, np.where(high - high == 0.0, 0.0, np.nan), value), mask=n == 0)
 
 
-def var_samp(result: Result, partials: Partials) -> pa.Array:
-    """Variance of a sample; null of fewer than two values."""
-    return _variance(result, partials, 1)
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Variance, or with ``root`` standard deviation; null of ``freedom`` values or fewer, which is 1 for a sample, 0 for a population."""
 
+    freedom: int
+    root: bool = False
 
-def var_pop(result: Result, partials: Partials) -> pa.Array:
-    """Variance of a population."""
-    return _variance(result, partials, 0)
-
-
-def stddev_samp(result: Result, partials: Partials) -> pa.Array:
-    """Standard deviation of a sample; null of fewer than two values."""
-    return pc.sqrt(_variance(result, partials, 1))
-
-
-def stddev_pop(result: Result, partials: Partials) -> pa.Array:
-    """Standard deviation of a population."""
-    return pc.sqrt(_variance(result, partials, 0))
-
-
-def _variance(result: Result, partials: Partials, freedom: int) -> pa.Array:
-    n, m2 = _number(result, partials), partials.floats_of(result.atoms[0])[:, 2]
-    return pa.array(m2 / np.maximum(n - freedom, 1), mask=n <= freedom)
+    def __call__(self, result: Result, partials: Partials) -> pa.Array:
+        n, m2 = _number(result, partials), partials.floats_of(result.atoms[0])[:, 2]
+        variance = pa.array(m2 / np.maximum(n - self.freedom, 1), mask=n <= self.freedom)
+        return pc.sqrt(variance) if self.root else variance
 
 
 def skewness(result: Result, partials: Partials) -> pa.Array:
@@ -375,7 +318,6 @@ def histogram(result: Result, partials: Partials) -> pa.Array:
 
 
 def times(result: Result, partials: Partials) -> pa.Array:
-    """How often the extreme occurs."""
     found = partials.ints_of(result.atoms[0])[:, TIMES]
     return pa.array(np.ascontiguousarray(found), mask=found == 0)
 
@@ -399,10 +341,6 @@ def picked(result: Result, partials: Partials) -> pa.Array:
 def _number(result: Result, partials: Partials) -> Ints:
     """Rows that count: the first column of the first atom."""
     return partials.ints_of(result.atoms[0])[:, 0]
-
-
-def _kind(atom: int, partials: Partials) -> str:
-    return partials.layout.atoms[atom].kind
 
 
 def _sum_parts(atom: int, partials: Partials) -> tuple[Floats, Floats, Ints]:
@@ -485,27 +423,27 @@ COUNT = Recipe(_count, count)
 SUM = Recipe(_sum, total)
 MEAN = Recipe(_mean, mean)
 WEIGHTED_MEAN = Recipe(numeric("sum_product", "sum_weight"), weighted_mean)
-TIME_WEIGHTED_MEAN = Recipe(_over_time, weighted_mean)
+TIME_WEIGHTED_MEAN = Recipe(numeric("area", "lasting"), weighted_mean)
 PRODUCT = Recipe(numeric("product"), product)
 GEOMETRIC_MEAN = Recipe(numeric("magnitude"), geometric_mean)
-MIN = Recipe(_extreme("least"), picked)
-MAX = Recipe(_extreme("greatest"), picked)
-MIN_COUNT = Recipe(_how_often("count_least"), times)
-MAX_COUNT = Recipe(_how_often("count_greatest"), times)
+MIN = Recipe(_one("least", 0), picked)
+MAX = Recipe(_one("greatest", 0), picked)
+MIN_COUNT = Recipe(_one("count_least", pa.int64()), times)
+MAX_COUNT = Recipe(_one("count_greatest", pa.int64()), times)
 RANGE = Recipe(_range, span)
-ARG_MIN = Recipe(_arg("least"), picked)
-ARG_MAX = Recipe(_arg("greatest"), picked)
-FIRST = Recipe(_end("least"), picked)
-LAST = Recipe(_end("greatest"), picked)
-BOOL_AND = Recipe(_bool("least"), picked)
-BOOL_OR = Recipe(_bool("greatest"), picked)
-VAR_SAMP = Recipe(numeric("moments"), var_samp)
-VAR_POP = Recipe(numeric("moments"), var_pop)
-STDDEV_SAMP = Recipe(numeric("moments"), stddev_samp)
-STDDEV_POP = Recipe(numeric("moments"), stddev_pop)
+ARG_MIN = Recipe(_one("least", 1, ordered=True), picked)
+ARG_MAX = Recipe(_one("greatest", 1, ordered=True), picked)
+FIRST = Recipe(_one("least", 0, ordered=True), picked)
+LAST = Recipe(_one("greatest", 0, ordered=True), picked)
+BOOL_AND = Recipe(_one("least", pa.bool_()), picked)
+BOOL_OR = Recipe(_one("greatest", pa.bool_()), picked)
+VAR_SAMP = Recipe(numeric("moments"), Spread(1))
+VAR_POP = Recipe(numeric("moments"), Spread(0))
+STDDEV_SAMP = Recipe(numeric("moments"), Spread(1, root=True))
+STDDEV_POP = Recipe(numeric("moments"), Spread(0, root=True))
 SKEWNESS = Recipe(numeric("moments4"), skewness)
 KURTOSIS = Recipe(numeric("moments4"), kurtosis)
 COVAR_SAMP = Recipe(numeric("comoments"), covar_samp)
 CORR = Recipe(numeric("comoments"), corr)
-LINEAR_TREND = Recipe(_trend, linear_trend)
+LINEAR_TREND = Recipe(_one("comoments", pa.struct([("slope", pa.float64()), ("intercept", pa.float64())])), linear_trend)
 HISTOGRAM = Recipe(_histogram, histogram)

@@ -212,17 +212,7 @@ def _restricted(closed: Ints, first: int, stop: int, after: int) -> bool:
 
 @helper
 def _ranges(
-    offsets: Ints,
-    starts: Ints,
-    closed: Ints,
-    size: int,
-    hop: int,
-    origin: int,
-    after: int,
-    through: int,
-    ends: Ints,
-    lo: Ints,
-    hi: Ints,
+    offsets: Ints, starts: Ints, closed: Ints, size: int, hop: int, origin: int, after: int, through: int, ends: Ints, lo: Ints, hi: Ints
 ) -> Ints:
     """Offsets of each key's windows, shape (n_keys + 1,); fills in each window's end and range of slices unless those arrays are empty.
 
@@ -263,30 +253,15 @@ def _ranges(
 
 
 class SortedSlices(NamedTuple):
-    """Slices of all keys, sorted by key, start, reaching, mark and moment; shapes (n_slices,) but for offsets.
+    """Slices of all keys, sorted by key, start, reaching, mark and moment; shapes (n_slices,) but for offsets."""
 
-    Attributes
-    ----------
-    offsets
-        Key k's slices are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    starts
-        Start of each slice.
-    reaching
-        1 for rows that began before their slice and last into it, else 0: they are of the windows that begin with the slice.
-    marks
-        Rows of the slice came late for windows that end at or before this instant; ``BEFORE``: for none.
-    moments
-        Moment at which the rows of a slice with a mark arrived; less than all of these for other slices.
-    first, last
-        Of slices with a mark, the span of the key before their rows arrived: starts of the first and last slice that are counted.
-        ``first`` is after ``last`` where nothing was counted before, or windows that hold nothing are not shown.
-    """
-
-    offsets: Ints
-    starts: Ints
-    reaching: Ints
-    marks: Ints
-    moments: Ints
+    offsets: Ints  #: Key k's slices are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
+    starts: Ints  #: Start of each slice.
+    reaching: Ints  #: 1 for rows that began before their slice and last into it, else 0: they are of the windows that begin with the slice.
+    marks: Ints  #: Rows of the slice came late for windows that end at or before this instant; ``BEFORE``: for none.
+    moments: Ints  #: Moment at which the rows of a slice with a mark arrived; less than all of these for other slices.
+    #: Of slices with a mark, the span of the key before their rows arrived: starts of the first and last slice that are counted. ``first``
+    #: is after ``last`` where nothing was counted before, or windows that hold nothing are not shown.
     first: Ints
     last: Ints
 

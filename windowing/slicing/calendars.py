@@ -16,6 +16,7 @@ pickled.
 from __future__ import annotations
 
 import calendar
+import itertools
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
@@ -66,10 +67,7 @@ def shifted(instant: int, months: int, days: int, zone: ZoneInfo) -> int:
 def origin_of(origin: datetime | int | None, step: Duration, zone: ZoneInfo, integer_axis: bool) -> int:
     """The instant from which steps are counted; by default 1970 on the zone's wall clock for calendar steps, else 1970 in UTC.
 
-    Raises
-    ------
-    SpecError
-        For an instant on an integer axis, or an integer on an axis of instants.
+    Raises ``SpecError`` for an instant on an integer axis, or an integer on an axis of instants.
     """
     if origin is None:
         return to_us(datetime(1970, 1, 1, tzinfo=zone)) if step.is_calendar else 0
@@ -149,14 +147,9 @@ class Steps:
 
 @dataclass(frozen=True)
 class Listing:
-    """Windows in order of ends, then of starts.
+    """Windows in order of ends, then of starts."""
 
-    Attributes
-    ----------
-    starts, ends
-        Bounds of each window; int64, shapes (n_windows,).
-    """
-
+    #: Bounds of each window; int64, shapes (n_windows,).
     starts: Ints
     ends: Ints
 
@@ -174,7 +167,7 @@ class Listing:
 
 @dataclass(frozen=True)
 class CalendarGrid:
-    """Windows of ``size`` that begin every ``hop``, counted from ``origin`` on the wall clock of ``zone``.
+    """Windows of ``size`` that begin every ``hop``, counted from ``origin`` on the wall clock of ``zone``; methods as of :class:`.Grid`.
 
     With ``step``, windows of ``step``, 2·``step`` … ``size`` share their start. What lies beyond the years 1 to 9999 has no windows, and
     neither has a day that the zone skips: both its midnights are one instant.
@@ -219,6 +212,7 @@ class CalendarGrid:
         return _like(t, np.append(AXIS_BEGIN, greatest)[np.searchsorted(starts, t, side="right")])
 
     def slice_start(self, t: T) -> T:
+        """The greatest edge not after ``t``; ``AXIS_BEGIN`` if there is none."""
         edges = self._near(t).edges
         return _like(t, np.append(AXIS_BEGIN, edges)[np.searchsorted(edges, t, side="right")])
 
@@ -227,13 +221,16 @@ class CalendarGrid:
         return int(min(near.starts[near.ends > t], default=AXIS_END))
 
     def edges_in(self, low: int, high: int) -> Ints:
+        """The edges in [low, high), ascending."""
         edges = self._overlapping(np.array([low]), np.array([high])).edges
         return edges[(edges >= low) & (edges < high)]
 
     def edges_over(self, time: Ints, stop: Ints) -> Ints:
+        """Edges, ascending; all that lie in one of the spans [time, stop) are among them."""
         return self._overlapping(time, stop - 1).edges
 
     def starts_over(self, time: Ints, stop: Ints) -> Ints:
+        """Starts of windows, ascending, each once; all that lie in one of the spans [time, stop) are among them."""
         return np.unique(self._overlapping(time, stop - 1).starts)
 
     def ending_in(self, after: int, through: int) -> tuple[Ints, Ints]:
@@ -329,12 +326,9 @@ def _block(grid: CalendarGrid, zone: ZoneInfo, length: int, number: int) -> tupl
 def _stepped(start: int, last: int, step: Duration, zone: ZoneInfo) -> list[int]:
     """The instants ``step``, 2·``step`` … after ``start`` that come before ``last``."""
     found: list[int] = []
-    while (end := _after_steps(start, len(found) + 1, step, zone)) < last:
-        found.append(end)
+    for count in itertools.count(1):
+        whole = shifted(start, count * step.months, count * step.days, zone) if step.is_calendar else start
+        if whole + count * step.ticks >= last:
+            break
+        found.append(whole + count * step.ticks)
     return found
-
-
-def _after_steps(start: int, count: int, step: Duration, zone: ZoneInfo) -> int:
-    if not step.is_calendar:
-        return start + count * step.ticks
-    return shifted(start, count * step.months, count * step.days, zone) + count * step.ticks

@@ -33,25 +33,15 @@ OWN_PREFIX = "_ "
 
 @dataclass
 class FunctionProgress:
-    """Progress of a user's function on one key.
+    """Progress of a user's function on one key."""
 
-    Attributes
-    ----------
-    state
-        The function's own state.
-    rows, begun
-        Number of rows it has taken, and of windows that have begun.
-    chains
-        For each chain, the first row of its latest window and the end of the front of its two stacks (−1 for none).
-    open
-        First row of each open window, by number.
-    """
-
-    state: Any = None
+    state: Any = None  #: The function's own state.
+    #: Number of rows it has taken, and of windows that have begun.
     rows: int = 0
     begun: int = 0
+    #: For each chain, the first row of its latest window and the end of the front of its two stacks (−1 for none).
     chains: list[tuple[int, int]] = field(default_factory=list)
-    open: dict[int, int] = field(default_factory=dict)
+    open: dict[int, int] = field(default_factory=dict)  #: First row of each open window, by number.
 
     def feed(self, function: WindowFunction, columns: Mapping[str, Any], time: int) -> list[tuple[int, int]]:
         """Call ``function`` with one row; returns number and first row of each window that ends after it."""
@@ -136,7 +126,9 @@ class CustomSlicer:
         self._held, self._waiting, self._last = _NONE, _NONE, _NONE
 
     def apply(self, leaves: Leaves, clock: Clock) -> BatchEffect:
-        self._grow(leaves.n_keys)
+        n_new = leaves.n_keys - len(self._progress)
+        self._progress += [FunctionProgress() for _ in range(n_new)]
+        self._last = np.append(self._last, np.full(n_new, -1, np.int64))
         held, waiting, last = (leaves.among(numbers) for numbers in (self._held, self._waiting, self._last[self._last >= 0]))
         accepted, _, _ = judge_tuples(
             self._settings,
@@ -208,11 +200,6 @@ class CustomSlicer:
             key, chain = divmod(group, self._n_chains)
             chains = self._progress[key].chains
             chains[chain] = chains[chain][0], middle - int(self._begins[key])
-
-    def _grow(self, n_keys: int) -> None:
-        missing = n_keys - len(self._progress)
-        self._progress += [FunctionProgress() for _ in range(missing)]
-        self._last = np.append(self._last, np.full(missing, -1, np.int64))
 
     def due(self, leaves: Leaves, applied: BatchEffect, clock: Clock) -> Ints:  # noqa: ARG002 - rows in open windows wait for no instant
         return earliest(leaves, leaves.among(self._waiting), leaves.time, clock.lateness)

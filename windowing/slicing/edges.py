@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from windowmill.windowing.axis import AXIS_BEGIN, T
 from windowmill.windowing.kernels import grid_ranges as kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.slices import slice_starts
+
+if TYPE_CHECKING:
+    from windowmill.windowing.slicing.calendars import CalendarGrid
 
 _NONE = np.empty(0, np.int64)
 
@@ -80,79 +83,9 @@ def pairs_among(key: Ints, number: Ints, other_key: Ints, other_number: Ints) ->
     return np.isin(key * span + (number - base), other_key * span + (other_number - base))
 
 
-class WindowGrid(Protocol):
-    """Windows that the axis alone decides, the same for all keys: on elapsed time or by a calendar.
-
-    Methods take one instant or an array of instants, and give their result in the same form.
-    """
-
-    @property
-    def edge_sequences(self) -> tuple[tuple[int, int], ...]:
-        """The sequences of edges phase + k·period of its windows, as (period, phase); empty if it must be ``listed``."""
-        ...
-
-    @property
-    def start_sequence(self) -> tuple[int, int] | None:
-        """The sequence phase + k·period of instants at which its windows begin, as (period, phase); null if it must be ``listed``."""
-        ...
-
-    @property
-    def listed(self) -> ListedGrid | None:
-        """Itself, if no sequences give its edges."""
-        ...
-
-    @property
-    def longest(self) -> int:
-        """Upper bound on the length of a window."""
-        ...
-
-    def first_end_after(self, t: T) -> T:
-        """The smallest window end greater than ``t``; ``AXIS_END`` if the calendar has none."""
-        ...
-
-    def last_end_holding(self, t: T) -> T:
-        """The greatest end of the windows that start at or before ``t``; where no window holds ``t``, it is not after ``t``."""
-        ...
-
-    def first_start_after(self, t: int) -> int:
-        """Start of the earliest window that ends after ``t``; ``AXIS_END`` if the calendar has none."""
-        ...
-
-    def count_ends(self, after: int, through: int) -> int:
-        """How many windows end in (after, through]; over a span of very many windows of a calendar, an upper bound."""
-        ...
-
-    def most_ends(self, length: T) -> T:
-        """Upper bound on the number of windows that end in a span of ``length``."""
-        ...
-
-    def ending_in(self, after: int, through: int) -> tuple[Ints, Ints]:
-        """Starts and ends of the windows that end in (after, through], in order of ends, then of starts."""
-        ...
-
-    def numbered(self, time: Ints, stop: Ints) -> Numbering:
-        """Its windows in the kernels' form; all that overlap one of the spans [time, stop) are among them."""
-        ...
-
-
-class ListedGrid(WindowGrid, Protocol):
-    """Windows whose edges no arithmetic gives."""
-
-    def slice_start(self, t: T) -> T:
-        """The greatest edge not after ``t``; ``AXIS_BEGIN`` if there is none."""
-        ...
-
-    def edges_in(self, low: int, high: int) -> Ints:
-        """The edges in [low, high), ascending."""
-        ...
-
-    def edges_over(self, time: Ints, stop: Ints) -> Ints:
-        """Edges, ascending; all that lie in one of the spans [time, stop) are among them."""
-        ...
-
-    def starts_over(self, time: Ints, stop: Ints) -> Ints:
-        """Starts of windows, ascending, each once; all that lie in one of the spans [time, stop) are among them."""
-        ...
+#: Windows that the axis alone decides, the same for all keys: on elapsed time or by a calendar. Methods take one instant or an array of
+#: instants, and give their result in the same form.
+WindowGrid: TypeAlias = "Grid | CumulativeGrid | CalendarGrid"
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,22 +109,25 @@ class Grid:
 
     @property
     def edge_sequences(self) -> tuple[tuple[int, int], ...]:
+        """The sequences of edges phase + k·period of its windows, as (period, phase); of a calendar, which is ``listed``, none."""
         return (self.hop, self.origin % self.hop), (self.hop, (self.origin + self.size) % self.hop)
 
     @property
     def start_sequence(self) -> tuple[int, int]:
+        """The sequence phase + k·period of instants at which its windows begin, as (period, phase); of a calendar null."""
         return self.hop, self.origin % self.hop
 
     @property
     def listed(self) -> None:
+        """Itself, if no sequences give its edges."""
         return None
 
     @property
     def longest(self) -> int:
+        """Upper bound on the length of a window."""
         return self.size
 
     def start(self, k: T) -> T:
-        """Start of window ``k``."""
         return self.origin + k * self.hop
 
     def end(self, k: T) -> T:
@@ -203,25 +139,32 @@ class Grid:
         return range((t - self.size - self.origin) // self.hop + 1, (t - self.origin) // self.hop + 1)
 
     def last_end_holding(self, t: T) -> T:
+        """The greatest end of the windows that start at or before ``t``; where no window holds ``t``, it is not after ``t``."""
         return self.end((t - self.origin) // self.hop)
 
     def first_end_after(self, t: T) -> T:
+        """The smallest window end greater than ``t``; ``AXIS_END`` if the calendar has none."""
         return self.end((t - self.size - self.origin) // self.hop + 1)
 
     def first_start_after(self, t: int) -> int:
+        """Start of the earliest window that ends after ``t``; ``AXIS_END`` if the calendar has none."""
         return self.first_end_after(t) - self.size
 
     def count_ends(self, after: int, through: int) -> int:
+        """How many windows end in (after, through]; over a span of very many windows of a calendar, an upper bound."""
         return max(0, (through - self.size - self.origin) // self.hop - (after - self.size - self.origin) // self.hop)
 
     def most_ends(self, length: T) -> T:
+        """Upper bound on the number of windows that end in a span of ``length``."""
         return length // self.hop + 1
 
     def ending_in(self, after: int, through: int) -> tuple[Ints, Ints]:
+        """Starts and ends of the windows that end in (after, through], in order of ends, then of starts."""
         ends = np.arange(self.first_end_after(after), through + 1, self.hop, dtype=np.int64)
         return ends - self.size, ends
 
     def numbered(self, time: Ints, stop: Ints) -> Numbering:  # noqa: ARG002 - the windows are the same wherever one looks
+        """Its windows in the kernels' form; all that overlap one of the spans [time, stop) are among them."""
         return Numbering.hopping(self.origin, self.hop, self.size)
 
 
@@ -298,20 +241,13 @@ class Edges:
     (period, phase) is a sequence of edges phase + k·period. There are fewer slices than panes of width gcd(size, hop) whenever size is
     not a multiple of hop.
 
-    Attributes
-    ----------
-    sequences
-        The sequences of edges, each once.
-    listed
-        The grids whose edges are no such sequences.
-
     References
     ----------
     Krishnamurthy, Wu and Franklin (2006), On-the-fly sharing for streamed aggregation, section 3 (paired windows).
     """
 
-    sequences: tuple[tuple[int, int], ...]
-    listed: tuple[ListedGrid, ...] = ()
+    sequences: tuple[tuple[int, int], ...]  #: The sequences of edges, each once.
+    listed: tuple[CalendarGrid, ...] = ()  #: The grids whose edges are no such sequences.
 
     @classmethod
     def of(cls, grids: Iterable[WindowGrid]) -> Edges:

@@ -9,8 +9,8 @@ from typing import Literal, Protocol, Self
 import numpy as np
 import pyarrow as pa
 
+from windowmill.windowing.kernels.arrays import Rows
 from windowmill.windowing.kernels.combine import Bools, Ints
-from windowmill.windowing.kernels.rows import Rows
 from windowmill.windowing.watermark import AFTER, Clock, commits_of
 
 #: What combines the leaves of a window: FlatFAT, two stacks, or one after the other.
@@ -22,32 +22,19 @@ _NONE = np.empty(0, np.int64)
 
 @dataclass(frozen=True)
 class Leaves:
-    """Live rows of all keys, sorted by key, time, tie-break and arrival.
+    """Live rows of all keys, sorted by key, time, tie-break and arrival."""
 
-    Attributes
-    ----------
-    table
-        Argument columns and conditions.
-    offsets
-        Key k's rows are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
-    key, number, time, until, watermark
-        Key index; a number that ascends in order of arrival over all batches; start and end along the axis, equal for a point; watermark
-        at arrival. int64, shapes (n_rows,).
-    new
-        Mask of this batch's rows; shape (n_rows,).
-    arrival
-        Rank of each row in order of arrival among the live rows; shape (n_rows,).
-    """
-
-    table: pa.Table
-    offsets: Ints
+    table: pa.Table  #: Argument columns and conditions.
+    offsets: Ints  #: Key k's rows are ``offsets[k]:offsets[k + 1]``; shape (n_keys + 1,).
+    #: Key index; a number that ascends in order of arrival over all batches; start and end along the axis, equal for a point; watermark at
+    #: arrival. int64, shapes (n_rows,).
     key: Ints
     number: Ints
     time: Ints
     until: Ints
     watermark: Ints
-    new: Bools
-    arrival: Ints
+    new: Bools  #: Mask of this batch's rows; shape (n_rows,).
+    arrival: Ints  #: Rank of each row in order of arrival among the live rows; shape (n_rows,).
 
     def __len__(self) -> int:
         return len(self.number)
@@ -88,42 +75,28 @@ class Leaves:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows to aggregate, grouped by key.
+    """Windows to aggregate, grouped by key."""
 
-    Attributes
-    ----------
-    key, start, end, trigger, revision
-        Columns of the result; ``BEFORE`` and ``NO_TRIGGER`` are null.
-    sequence, lo, hi
-        Window w holds the leaves ``sequence[lo[w]:hi[w]]``.
-    group
-        Group of each window. Windows of a group are adjacent and share two stacks: those of a key, unless its sequence changes between
-        them.
-    middles
-        For each group, in order, the end of the front of its two stacks so far, as an index into ``sequence``; −1 for none.
-    member_offsets, members
-        Further leaves of window w: ``members[member_offsets[w]:member_offsets[w + 1]]``.
-    continues
-        Mask of the windows that also hold everything in the window before them, and whose ranges are empty; empty for none. Their members
-        are partials that combine in any order.
-    retracted
-        Whether all of them have been shown, and are retracted.
-    """
-
+    #: Columns of the result; ``BEFORE`` and ``NO_TRIGGER`` are null.
     key: Ints
     start: Ints
     end: Ints
     trigger: Ints
     revision: Ints
+    #: Group of each window. Windows of a group are adjacent and share two stacks: those of a key, unless its sequence changes between them.
     group: Ints
+    #: Window w holds the leaves ``sequence[lo[w]:hi[w]]``.
     sequence: Ints
     lo: Ints
     hi: Ints
-    middles: Ints
+    middles: Ints  #: For each group, in order, the end of the front of its two stacks so far, as an index into ``sequence``; −1 for none.
+    #: Further leaves of window w: ``members[member_offsets[w]:member_offsets[w + 1]]``.
     member_offsets: Ints
     members: Ints
+    #: Mask of the windows that also hold everything in the window before them, and whose ranges are empty; empty for none. Their members
+    #: are partials that combine in any order.
     continues: Bools
-    retracted: bool = False
+    retracted: bool = False  #: Whether all of them have been shown, and are retracted.
 
     def __len__(self) -> int:
         return len(self.key)
@@ -193,25 +166,14 @@ def earliest(leaves: Leaves, mask: Bools, at: Ints, delay: int = 0) -> Ints:
 
 @dataclass(frozen=True)
 class BatchEffect:
-    """The effect of a batch on one window of the spec; masks over the leaves, shapes (n_rows,).
+    """The effect of a batch on one window of the spec; masks over the leaves, shapes (n_rows,)."""
 
-    Attributes
-    ----------
-    counted, refused
-        New rows that some window counts, and those that all windows refuse as late.
-    kept
-        Leaves that later windows may hold.
-    windows
-        The windows that are now complete.
-    partly
-        Counted rows that came too late for another window that holds them; null for none.
-    """
-
+    #: New rows that some window counts, and those that all windows refuse as late.
     counted: Bools
     refused: Bools
-    kept: Bools
-    windows: list[Windows] = field(default_factory=list)
-    partly: Bools | None = None
+    kept: Bools  #: Leaves that later windows may hold.
+    windows: list[Windows] = field(default_factory=list)  #: The windows that are now complete.
+    partly: Bools | None = None  #: Counted rows that came too late for another window that holds them; null for none.
 
     @property
     def n_missed(self) -> int:

@@ -32,42 +32,25 @@ _NONE = np.empty(0, np.int64)
 
 
 class Triggers(NamedTuple):
-    """The triggers that fired in a batch, key by key in order of firing; int64, shapes (n_triggers,) but for ``removed``.
+    """The triggers that fired in a batch, key by key in order of firing; int64, shapes (n_triggers,) but for ``removed``."""
 
-    Attributes
-    ----------
-    key
-        Index of the key.
-    start, end, number
-        Bounds of the window that is shown, and the trigger's number.
-    lo, hi
-        The window holds tuples lo:hi, without those that deltas have removed.
-    gone_from, gone_to
-        ``removed[gone_from:gone_to]`` were removed since the previous trigger.
-    removed
-        The tuples that deltas have removed, in order of removal; shape (n_removed,).
-    """
-
-    key: Ints
+    key: Ints  #: Index of the key.
+    #: Bounds of the window that is shown, and the trigger's number.
     start: Ints
     end: Ints
     number: Ints
+    #: The window holds tuples lo:hi, without those that deltas have removed.
     lo: Ints
     hi: Ints
-    gone_from: Ints
-    gone_to: Ints
-    removed: Ints
+    gone_to: Ints  #: ``removed[:gone_to]`` were removed until then.
+    removed: Ints  #: The tuples that deltas have removed, in order of removal; shape (n_removed,).
 
 
 class PolicySettings:
     """The policies of one window of the spec.
 
-    Attributes
-    ----------
-    evict, trigger
-        The window's policies; no trigger for a window that its eviction flushes.
-    array
-        The kernel's settings, elements ``EVICT`` to ``PERIOD``; int64, shape (11,).
+    ``evict``, ``trigger``: the window's policies; no trigger for a window that its eviction flushes.
+    ``array``: the kernel's settings, elements ``EVICT`` to ``PERIOD``; int64, shape (11,).
     """
 
     def __init__(self, window: Window, rules: PolicyRules, pipeline: Pipeline) -> None:
@@ -128,10 +111,7 @@ class PolicySettings:
     def listed(self, time: Ints, ticks: Ints, clock: Clock) -> Ints:
         """Calendar ticks that a batch may reach, ascending; empty if ticks have a fixed period.
 
-        Parameters
-        ----------
-        time, ticks
-            Times of the tuples to apply, and next ticks of the keys; shapes (n_tuples,) and (n_keys,).
+        ``time``, ``ticks``: times of the tuples to apply, and next ticks of the keys; shapes (n_tuples,) and (n_keys,).
         """
         if self._steps is None or self._steps.period is not None:
             return _NONE
@@ -146,15 +126,9 @@ class PolicySettings:
     def run(self, listed: Ints, tuples: kernel.Tuples, keys: kernel.KeyStates, clock: Clock, whole: tuple[bool, bool]) -> Triggers:
         """Apply ``tuples`` to ``keys``, in place; returns the triggers that fire.
 
-        Parameters
-        ----------
-        whole
-            Whether the columns of the eviction's and of the trigger's delta hold integers.
+        Raises ``WindowmillError`` if a key has too many due ticks, or the batch too many triggers.
 
-        Raises
-        ------
-        WindowmillError
-            If a key has too many due ticks, or the batch too many triggers.
+        ``whole``: whether the columns of the eviction's and of the trigger's delta hold integers.
         """
         by = [_difference(policy.delta if policy is not None else None) for policy in (self.evict, self.trigger)]
         rules = kernel.Rules(
@@ -165,16 +139,16 @@ class PolicySettings:
             np.array(whole),
         )
         progress = kernel.InputProgress(clock.watermark, clock.ended, clock.seen)
-        counts = np.zeros(4, np.int64)
+        counts = np.zeros(3, np.int64)
         if self._steps is None:
             # Without ticks, each tuple fires at most once.
             counts[:2] = len(tuples.time)
         else:
             tried = kernel.KeyStates(keys.states.copy(), keys.bases.copy(), keys.alive.copy())
-            apply_policies(rules, tuples, tried, progress, kernel.TriggerLog(False, counts, np.empty((8, 0), np.int64), _NONE))
+            apply_policies(rules, tuples, tried, progress, kernel.TriggerLog(False, counts, np.empty((7, 0), np.int64), _NONE))
             check_key(self._window, int(counts[kernel.DUE]))
             check_share(self._window.name, int(counts[kernel.NOTED]))
-        out, removed = np.empty((8, counts[0]), np.int64), np.empty(counts[1], np.int64)
+        out, removed = np.empty((7, counts[0]), np.int64), np.empty(counts[1], np.int64)
         counts[:] = 0
         apply_policies(rules, tuples, keys, progress, kernel.TriggerLog(True, counts, out, removed))
         return Triggers._make((*out[:, : counts[kernel.NOTED]], removed[: counts[kernel.REMOVED]]))
@@ -190,7 +164,7 @@ def delta_of(settings: PolicySettings) -> Delta:
 def values_of(delta: Delta | None, table: pa.Table, rows: Ints) -> kernel.Values:
     """The column of a delta policy at these ``rows`` of ``table``; NaN counts as null. Zeros if there is no such policy."""
     if delta is None:
-        return kernel.Values(np.zeros(len(rows)), np.zeros(len(rows), np.int64), np.zeros(len(rows), np.bool_))
+        return no_values(len(rows))
     column = table.column(delta.column).combine_chunks().take(pa.array(rows))
     if pa.types.is_date(column.type):
         column = column.cast(pa.timestamp("us")).cast(pa.int64())  # as instants, in whose ticks the difference is
@@ -205,24 +179,21 @@ def no_values(n: int) -> kernel.Values:
 
 
 def values_at(values: kernel.Values, chosen: Bools | Ints) -> kernel.Values:
-    """The ``values`` that ``chosen`` masks or lists."""
     return kernel.Values(values.value[chosen], values.whole[chosen], values.known[chosen])
 
 
 def joined_values(parts: Sequence[kernel.Values]) -> kernel.Values:
-    """The values of all ``parts``, one after the other."""
     floats, ints, known = zip(*parts, strict=True)
     return kernel.Values(np.concatenate(floats), np.concatenate(ints), np.concatenate(known))
 
 
 def holds_integers(delta: Delta | None, table: pa.Table) -> bool:
-    """Whether the column of a delta policy in ``table`` holds integers; so if there is no such policy."""
-    return delta is None or not compares_as_float(table.schema.field(delta.column).type)
+    """Whether the column of a delta policy in ``table`` holds integers; so if there is no such policy.
 
-
-def compares_as_float(kind: pa.DataType) -> bool:
-    """Whether delta policies take values of ``kind`` as floats: decimals too, whose differences may then be off in the last digit."""
-    return bool(pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+    Decimals are compared as floats, too: their differences may be off in the last digit.
+    """
+    kind = None if delta is None else table.schema.field(delta.column).type
+    return kind is None or not (pa.types.is_floating(kind) or pa.types.is_decimal(kind))
 
 
 def punctuation_of(policy: Policy, table: pa.Table, rows: Ints) -> Bools:

@@ -8,12 +8,13 @@ Unlike the other slicers, this one processes rows one by one: whether a version 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Set
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -46,60 +47,52 @@ class LeafTimes:
     stop: list[int]
 
 
-class Replay(Protocol):
-    """The windows of one key over the rows accepted so far.
+@dataclass
+class Replay(ABC):
+    """The windows of one key over the rows accepted so far."""
 
-    Attributes
-    ----------
-    rows
-        Leaf indices of the rows that open windows may hold, ascending.
-    mark
-        Instant through which windows are closed; each shape defines it exactly.
-    """
-
-    rows: list[int]
-    mark: int
+    times: LeafTimes
+    rows: list[int] = field(default_factory=list, init=False)  #: Leaf indices of the rows that open windows may hold, ascending.
+    mark: int = field(default=BEFORE, init=False)  #: Instant through which windows are closed; each shape defines it exactly.
 
     def accept(self, row: int, closed: int) -> bool:
         """Add ``row`` if a window that would hold it is still open; returns whether it was added."""
+        insort(self.rows, row)
+        if self.is_awaited(row, closed):
+            return True
+        self.rows.remove(row)
+        return False
 
+    @abstractmethod
+    def is_awaited(self, row: int, closed: int) -> bool:
+        """Whether a window that holds ``row``, which is among the rows, is still open."""
+
+    @abstractmethod
     def windows(self) -> list[Version]:
         """The current versions of the windows that are not closed."""
 
     def complete(self, window: Version, watermark: int) -> bool:
         """Whether no row at or after ``watermark`` can change ``window``."""
+        return window.end <= watermark
 
+    @abstractmethod
     def close(self, closed: int) -> list[Version]:
         """Remove and return the windows that are complete at ``closed``."""
 
     def replaces(self, new: Version, old: Version) -> bool:
         """Whether ``new`` is another version of ``old``."""
-
-
-def _passed(window: Version, watermark: int) -> bool:
-    return window.end <= watermark
-
-
-def _overlap(new: Version, old: Version) -> bool:
-    return new.start < old.end and old.start < new.end
+        return new.start < old.end and old.start < new.end
 
 
 @dataclass
-class SessionReplay:
+class SessionReplay(Replay):
     """Sessions: rows at most ``gap`` apart; a session longer than ``longest`` is split."""
 
-    times: LeafTimes
     gap: int
     longest: int
-    rows: list[int] = field(default_factory=list)
-    mark: int = BEFORE
 
-    def accept(self, row: int, closed: int) -> bool:
-        insort(self.rows, row)
-        if any(row in window.rows and not self.complete(window, closed) for window in self.windows()):
-            return True
-        self.rows.remove(row)
-        return False
+    def is_awaited(self, row: int, closed: int) -> bool:
+        return any(row in window.rows and not self.complete(window, closed) for window in self.windows())
 
     def complete(self, window: Version, watermark: int) -> bool:
         # A row at the end still joins, unless the session was split there.
@@ -126,22 +119,13 @@ class SessionReplay:
         self.rows = [row for row in self.rows if row not in gone]
         return ended
 
-    replaces = staticmethod(_overlap)
-
 
 @dataclass
-class SnapshotReplay:
+class SnapshotReplay(Replay):
     """Snapshots: the spans between neighbouring start and end points; those before ``mark`` are final."""
 
-    times: LeafTimes
-    rows: list[int] = field(default_factory=list)
-    mark: int = BEFORE
-
-    def accept(self, row: int, closed: int) -> bool:
-        if self.times.stop[row] <= closed:
-            return False
-        insort(self.rows, row)
-        return True
+    def is_awaited(self, row: int, closed: int) -> bool:
+        return self.times.stop[row] > closed
 
     def _points(self) -> list[int]:
         starts = {max(self.times.time[row], self.mark) for row in self.rows}
@@ -161,32 +145,22 @@ class SnapshotReplay:
         self.rows = [row for row in self.rows if self.times.stop[row] > self.mark]
         return ended
 
-    complete = staticmethod(_passed)
-    replaces = staticmethod(_overlap)
-
 
 @dataclass
-class CountReplay:
+class CountReplay(Replay):
     """Count windows: from each start time after ``mark`` through the ``size``-th one."""
 
-    times: LeafTimes
     size: int
-    rows: list[int] = field(default_factory=list)
-    mark: int = BEFORE
 
     def _starts(self) -> list[int]:
         return sorted({self.times.time[row] for row in self.rows if self.times.time[row] > self.mark})
 
-    def accept(self, row: int, closed: int) -> bool:
-        insort(self.rows, row)
+    def is_awaited(self, row: int, closed: int) -> bool:
         starts = self._starts()
         unfinished = starts[max(0, len(starts) - self.size + 1) :]
         if any(self.times.stop[row] > start for start in unfinished):
             return True
-        if any(row in window.rows and window.end > closed for window in self.windows()):
-            return True
-        self.rows.remove(row)
-        return False
+        return any(row in window.rows and window.end > closed for window in self.windows())
 
     def windows(self) -> list[Version]:
         time, stop, starts = self.times.time, self.times.stop, self._starts()
@@ -201,29 +175,21 @@ class CountReplay:
         self.rows = [row for row in self.rows if self.times.stop[row] - 1 > self.mark]
         return ended
 
-    complete = staticmethod(_passed)
-
     def replaces(self, new: Version, old: Version) -> bool:
         return new.start == old.start
 
 
 @dataclass
-class CustomReplay:
+class CustomReplay(Replay):
     """Windows that a user's function defines. Rows before ``mark`` are final; later rows are replayed."""
 
-    times: LeafTimes
     function: WindowFunction
     columns: Callable[[int], Mapping[str, Any]]
     progress: FunctionProgress = field(default_factory=FunctionProgress)
-    rows: list[int] = field(default_factory=list)
-    mark: int = BEFORE
     last: int = -1
 
-    def accept(self, row: int, closed: int) -> bool:  # noqa: ARG002 - rows fed to the function decide, not closed windows
-        if row < self.last:
-            return False
-        insort(self.rows, row)
-        return True
+    def is_awaited(self, row: int, closed: int) -> bool:  # noqa: ARG002 - rows fed to the function decide, not closed windows
+        return row >= self.last
 
     def _feed(self, progress: FunctionProgress, rows: Iterable[int]) -> list[Version]:
         numbered = []  # sorted by number below: of two windows with the same bounds the later one is another version
@@ -246,10 +212,8 @@ class CustomReplay:
         self.progress, self.last = progress, max([self.last, *ready])
         oldest = progress.rows - sum(row <= self.last for row in self.rows)
         first_open = min(progress.open.values(), default=progress.rows) - oldest
-        self.rows = [row for index, row in enumerate(self.rows) if index >= first_open]
+        self.rows = self.rows[first_open:]
         return ended
-
-    complete = staticmethod(_passed)
 
     def replaces(self, new: Version, old: Version) -> bool:
         return new.start == old.start and new.end == old.end
@@ -274,7 +238,12 @@ class EmittedVersions:
                 continue
             earlier = [(revision, version) for revision, version in self.versions if replay.replaces(window, version)]
             if all(version != window or revision < 0 for revision, version in earlier):
-                revision = 1 + max((_last_revision(number, version, window) for number, version in earlier), default=-1)
+                # A retracted version counts as its retraction if that has the window's bounds.
+                numbers = (
+                    number if number >= 0 else ~number + ((version.start, version.end) == (window.start, window.end))
+                    for number, version in earlier
+                )
+                revision = 1 + max(numbers, default=-1)
                 # A user's function may give two windows with these bounds: the version of the other one stays.
                 self.versions = [
                     (number, version)
@@ -307,25 +276,14 @@ class EmittedVersions:
         return [(revision, Version(start, end, ())) for (start, end), revision in gone.items()]
 
 
-def _last_revision(number: int, version: Version, window: Version) -> int:
-    """The last revision under which ``version`` was emitted, as far as it counts for ``window``: its retraction has the window's bounds."""
-    same = (version.start, version.end) == (window.start, window.end)
-    return number if number >= 0 else ~number + same
-
-
 class RevisedSlicer:
     """All versions of one window whose bounds depend on rows or a function, over all keys.
 
-    Parameters
-    ----------
-    replay
-        Makes the replay of one key from the leaves' times and their cells, by leaf index.
-    reads_cells
-        Whether the replay reads cells; otherwise they are empty.
-    latest_first
-        Whether of rows that arrived together the latest is accepted first; otherwise those in closed windows come last, in order.
-    clips
-        Whether a row that begins before the replay's mark counts only from there on.
+    ``replay``: makes the replay of one key from the leaves' times and their cells, by leaf index.
+    ``reads_cells``: whether the replay reads cells; otherwise they are empty.
+    ``latest_first``: whether of rows that arrived together the latest is accepted first; otherwise those in closed windows come last, in
+        order.
+    ``clips``: whether a row that begins before the replay's mark counts only from there on.
     """
 
     engine: Engine = "recompute"

@@ -8,9 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.errors import UnsupportedError
-from windowmill.windowing.kernels import event_bounds as count_kernel
-from windowmill.windowing.kernels import event_bounds as session_kernel
-from windowmill.windowing.kernels import event_bounds as snapshot_kernel
+from windowmill.windowing.kernels import event_bounds as kernel
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.registry import imported_for
 from windowmill.windowing.slicing.custom_slicer import CustomSlicer
@@ -45,10 +43,7 @@ class _Slicer:
     def _held(self, leaves: Leaves) -> Bools:
         for name, column in self._marks.items():
             self._marks[name] = np.append(column, np.full(leaves.n_keys - len(column), BEFORE, np.int64))
-        held = np.zeros(len(leaves), np.bool_)
-        if len(self._live):
-            held[leaves.find(self._live)] = True
-        return held
+        return leaves.among(self._live)
 
     def due(self, leaves: Leaves, applied: BatchEffect, clock: Clock) -> Ints:
         return earliest(leaves, applied.kept, leaves.time, clock.lateness)
@@ -73,15 +68,8 @@ class SessionSlicer(_Slicer):
         suspect = leaves.new & (leaves.time < closed)
         accepted = leaves.new & ~suspect
         live = self._held(leaves) | accepted
-        owner, key, start, end = session_kernel.sessions(
-            self._gap,
-            self._longest,
-            leaves.rows()._replace(stop=leaves.until),
-            closed,
-            suspect,
-            live,
-            accepted,
-            clock.closed,
+        owner, key, start, end = kernel.sessions(
+            self._gap, self._longest, leaves.rows()._replace(stop=leaves.until), closed, suspect, live, accepted, clock.closed
         )
         self._live = leaves.number[live]
         members = np.flatnonzero(owner >= 0)
@@ -104,14 +92,7 @@ class SnapshotSlicer(_Slicer):
         accepted = leaves.new & (rows.stop > closed)
         held = self._held(leaves) | accepted
         fixed = self._marks["fixed"]
-        *bounds, offsets, members, begins = snapshot_kernel.snapshots(
-            rows,
-            closed,
-            accepted & (leaves.time < closed),
-            held,
-            fixed,
-            clock.closed,
-        )
+        *bounds, offsets, members, begins = kernel.snapshots(rows, closed, accepted & (leaves.time < closed), held, fixed, clock.closed)
         live = held & (rows.stop > fixed[leaves.key])
         self._live = leaves.number[live]
         return BatchEffect(
@@ -139,18 +120,9 @@ class CountSlicer(_Slicer):
         accepted = leaves.new & ~suspect
         held = self._held(leaves) | accepted
         begun = self._marks["begun"]
-        table, sequence, offsets, members, middles, self._lasting = count_kernel.counts(
-            self._size,
-            leaves.rows(),
-            closed,
-            suspect,
-            held,
-            accepted,
-            begun,
-            self._marks["middle_end"],
-            clock.closed,
-            self._intervals,
-        )
+        judged, fronts = kernel.RowFlags(closed, suspect, held, accepted), kernel.Fronts(begun, self._marks["middle_end"])
+        found = kernel.counts(self._size, leaves.rows(), judged, fronts, clock.closed, self._intervals)
+        table, sequence, offsets, members, middles, self._lasting = found
         key, group, start, end, lo, hi = (np.ascontiguousarray(column) for column in table.T)
         windows = Windows.of(key, start, end, group=group, ranges=(sequence, lo, hi), middles=middles, members=(offsets, members))
         live = held & (leaves.stop - 1 > begun[leaves.key])
