@@ -138,16 +138,10 @@ class NoValueError(Exception):
 class Value:
     """A part of an expression over n rows.
 
-    Attributes
-    ----------
-    array
-        Its values, shape (n,), in one of Spark's types; null where the evaluation fails.
-    failed
-        Where the evaluation fails, shape (n,); null if it cannot.
-    literal
-        The constant, if it is written as one: a text, a number, true or false.
-    unit
-        Of an interval that is written out, its unit.
+    ``array``: its values, shape (n,), in one of Spark's types; null where the evaluation fails.
+    ``failed``: where the evaluation fails, shape (n,); null if it cannot.
+    ``literal``: the constant, if it is written as one: a text, a number, true or false.
+    ``unit``: of an interval that is written out, its unit.
     """
 
     array: pa.Array

@@ -71,12 +71,8 @@ _TOKEN = re.compile(
 class Pattern:
     """A pattern of Java.
 
-    Attributes
-    ----------
-    compiled
-        The same for Python, over texts.
-    re2
-        One for RE2 that finds something in the same texts; null if RE2 cannot.
+    ``compiled``: the same for Python, over texts.
+    ``re2``: one for RE2 that finds something in the same texts; null if RE2 cannot.
     """
 
     compiled: re.Pattern[str]

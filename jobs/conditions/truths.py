@@ -63,14 +63,9 @@ class Truth:
 class Conditions:
     """Conditions over columns of given types; small and picklable.
 
-    Attributes
-    ----------
-    texts
-        Those that are evaluated over Arrow tables.
-    outside
-        For each other condition, why only Spark evaluates it.
-    may_fail
-        Whether a row may exist on which one of ``texts`` fails.
+    ``texts``: those that are evaluated over Arrow tables.
+    ``outside``: for each other condition, why only Spark evaluates it.
+    ``may_fail``: whether a row may exist on which one of ``texts`` fails.
     """
 
     texts: Sequence[str]
@@ -92,12 +87,7 @@ class Conditions:
 def evaluate(conditions: Sequence[str], rows: pa.Table) -> dict[str, Truth]:
     """Evaluate each condition over ``rows`` as Spark would.
 
-    Raises
-    ------
-    SpecError
-        If a condition is not Spark SQL.
-    UnsupportedError
-        If only Spark evaluates it over columns of these types.
+    Raises ``SpecError`` if a condition is not Spark SQL; ``UnsupportedError`` if only Spark evaluates it over columns of these types.
     """
     if rows.num_rows:
         found = Conditions.of(conditions, dict(zip(rows.schema.names, rows.schema.types, strict=True)))
@@ -119,10 +109,7 @@ def _truth(condition: str, rows: pa.Table) -> Truth:
 def outside_problem(condition: str, types: Mapping[str, pa.DataType]) -> str | None:
     """Why only Spark evaluates ``condition`` over columns of ``types``; null if it is evaluated over Arrow tables too.
 
-    Raises
-    ------
-    SpecError
-        If it is no Spark SQL, or a constant in it cannot be what it must.
+    Raises ``SpecError`` if it is no Spark SQL, or a constant in it cannot be what it must.
     """
     return _outside(condition, types)[0]
 

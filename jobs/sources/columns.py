@@ -102,11 +102,7 @@ class Columns:
         return self.struct[name].dataType
 
     def check(
-        self,
-        pipeline: Pipeline,
-        place: str,
-        unread: Mapping[str, str] = MappingProxyType({}),
-        untyped: Collection[str] = (),
+        self, pipeline: Pipeline, place: str, unread: Mapping[str, str] = MappingProxyType({}), untyped: Collection[str] = ()
     ) -> None:
         """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist or fit.
 

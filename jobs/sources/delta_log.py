@@ -110,14 +110,8 @@ def open_delta(settings: Source) -> DeltaSource:
 def read_source_table(path: str) -> DeltaSource:
     """The Delta table at ``path``.
 
-    Raises
-    ------
-    SourceMissingError
-        If there is no table.
-    SourceError
-        If it cannot be opened.
-    SourceFeatureError
-        If it uses a table feature that cannot be read correctly.
+    Raises ``SourceMissingError`` if there is no table; ``SourceError`` if it cannot be opened; ``SourceFeatureError`` if it uses a table
+    feature that cannot be read correctly.
     """
     try:
         table = newest(path)
@@ -341,10 +335,7 @@ class _Log:
     def entry(self, version: int) -> bytes | None:
         """The log entry of ``version``; null if it is gone.
 
-        Raises
-        ------
-        SourceError
-            If it cannot be read for another reason, which says nothing about whether it is there.
+        Raises ``SourceError`` if it cannot be read for another reason, which says nothing about whether it is there.
         """
         try:
             with self._files.open_input_file(entry_name(version)) as stream:

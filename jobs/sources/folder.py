@@ -45,12 +45,8 @@ def probe_folder(settings: Source) -> Mapping[str, Stat]:
 def open_folder(settings: Source, record: str | None, listed: Mapping[str, Stat] | None = None) -> FolderSource:
     """The folder of a spec's source.
 
-    Parameters
-    ----------
-    record
-        Place of the table of the files that the pipeline has seen; null for a pipeline without a place for it.
-    listed
-        Its files, as :func:`probe_folder` finds them.
+    ``record``: place of the table of the files that the pipeline has seen; null for a pipeline without a place for it.
+    ``listed``: its files, as :func:`probe_folder` finds them.
     """
     assert settings.path is not None  # `not_run` refuses a source without a path
     listed = probe_folder(settings) if listed is None else listed
@@ -142,18 +138,11 @@ def _columns(
 class FolderSource(SourceTable):
     """A folder as it is listed now.
 
-    Attributes
-    ----------
-    seen
-        What has happened to its files, by version.
-    recorded
-        How many of them the record holds.
-    listed
-        The files that are there, by path.
-    record
-        Place of the record; null if there is none.
-    counts
-        Rows of those files that have been counted since.
+    ``seen``: what has happened to its files, by version.
+    ``recorded``: how many of them the record holds.
+    ``listed``: the files that are there, by path.
+    ``record``: place of the record; null if there is none.
+    ``counts``: rows of those files that have been counted since.
     """
 
     names_files: ClassVar[bool] = True

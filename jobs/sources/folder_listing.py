@@ -29,8 +29,6 @@ _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 def partition_of(path: str) -> dict[str, str | None]:
     """The values in the folders ``name=value`` above a file.
 
-    Examples
-    --------
     >>> partition_of("year=2024/site=a%20b/0.csv")
     {'year': '2024', 'site': 'a b'}
     """
@@ -52,14 +50,8 @@ class Stat(NamedTuple):
 def listed_files(root: str, names: re.Pattern[str] | None = None) -> dict[str, Stat]:
     """The files of the folder that are data, and whose names fit ``names``, by path.
 
-    Raises
-    ------
-    SourceMissingError
-        If there is no such folder.
-    SourceFileError
-        If a link among them leads out of the folder, or the name of one cannot be written in one line.
-    SourceError
-        If it cannot be listed.
+    Raises ``SourceMissingError`` if there is no such folder; ``SourceFileError`` if a link among them leads out of the folder, or the name
+    of one cannot be written in one line; ``SourceError`` if it cannot be listed.
     """
     local = local_path(root)
     try:

@@ -57,12 +57,8 @@ def probe_topics(settings: Source) -> Topics:
 def open_kafka(settings: Source, record: str | None, topics: Topics | None = None) -> KafkaSource:
     """The topics of a spec's source, with what has arrived since the last planned range.
 
-    Parameters
-    ----------
-    record
-        Place of the table of the ranges that the pipeline has planned; null for a pipeline without a place for it.
-    topics
-        The topics, as :func:`probe_topics` finds them.
+    ``record``: place of the table of the ranges that the pipeline has planned; null for a pipeline without a place for it.
+    ``topics``: the topics, as :func:`probe_topics` finds them.
     """
     known, _ = ([], None) if record is None else SeenFiles(record).load()
     topics = probe_topics(settings) if topics is None else topics
@@ -84,10 +80,7 @@ def open_kafka(settings: Source, record: str | None, topics: Topics | None = Non
 def newest_messages(settings: Source, most: int) -> list[MessageForm]:
     """The newest messages of each partition, about ``most`` in all; needs no schema.
 
-    Raises
-    ------
-    SourceError
-        If there is no such topic, or no broker answers.
+    Raises ``SourceError`` if there is no such topic, or no broker answers.
     """
     topics, client = probe_topics(settings), settings_of(settings)
     share = max(1, most // max(1, len(topics.ends)))
@@ -173,20 +166,12 @@ def _ranges_of(file: SeenFile) -> dict[Partition, _Range]:
 class KafkaSource(SourceTable):
     """Topics as they are now.
 
-    Attributes
-    ----------
-    seen
-        What has happened to them, by version.
-    recorded
-        How many of these versions the record holds.
-    first
-        The oldest offset of each partition that is kept.
-    record
-        Place of the record; null if there is none.
-    client
-        Settings of the client; they hold credentials.
-    times
-        What texts of messages are dates and instants.
+    ``seen``: what has happened to them, by version.
+    ``recorded``: how many of these versions the record holds.
+    ``first``: the oldest offset of each partition that is kept.
+    ``record``: place of the record; null if there is none.
+    ``client``: settings of the client; they hold credentials.
+    ``times``: what texts of messages are dates and instants.
     """
 
     unit: ClassVar[str] = "range of offsets"

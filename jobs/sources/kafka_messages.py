@@ -61,10 +61,7 @@ _CONSUMER = {
 def settings_of(source: Source) -> Settings:
     """The client's settings in a spec, with secrets from the environment: never show them.
 
-    Raises
-    ------
-    SpecError
-        If a variable that they name is not set.
+    Raises ``SpecError`` if a variable that they name is not set.
     """
     found = {}
     for option, text in source.options.items():
@@ -131,12 +128,7 @@ class Brokers:
     def topics(self, names: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
         """For each topic its id, which another topic of that name does not have, and its partitions.
 
-        Raises
-        ------
-        SourceMissingError
-            If there is no such topic.
-        SourceError
-            If the brokers do not answer, or refuse.
+        Raises ``SourceMissingError`` if there is no such topic; ``SourceError`` if the brokers do not answer, or refuse.
         """
         asked = self._admin.describe_topics(TopicCollection(list(names)), request_timeout=_REQUEST_SECONDS)
         found = {name: self._answer(future, name) for name, future in asked.items()}
@@ -204,14 +196,8 @@ class MessageForm:
 def messages_in(form: MessageForm) -> Iterator[list[Any]]:
     """The messages in order of their offsets.
 
-    Raises
-    ------
-    SourceRangeGoneError
-        If the first ones have been deleted.
-    SourceReplacedError
-        If the partition ends before the range does.
-    SourceError
-        If the broker does not answer, or refuses.
+    Raises ``SourceRangeGoneError`` if the first ones have been deleted; ``SourceReplacedError`` if the partition ends before the range
+    does; ``SourceError`` if the broker does not answer, or refuses.
     """
     topic, number = form.partition
     with new_consumer(form.settings, form.source) as (consumer, errors):

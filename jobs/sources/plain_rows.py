@@ -38,10 +38,7 @@ NOT_HERE = (NotPlainError, SpecError, OSError, pa.ArrowException)
 class Answers:
     """Where conditions hold that only Spark evaluates: for each condition and file one bit a row, packed.
 
-    Attributes
-    ----------
-    holds
-        By condition, and index of the file.
+    ``holds``: by condition, and index of the file.
     """
 
     holds: Mapping[str, Sequence[npt.NDArray[np.uint8]]]
@@ -61,18 +58,11 @@ NO_ANSWERS = Answers({})
 class PlainRows:
     """The rows of plain files; picklable.
 
-    Attributes
-    ----------
-    files
-        The files, in order of arrival.
-    versions
-        The version of each file; none if files have no versions.
-    conditions
-        All conditions of the spec, including the filter.
-    answers
-        Spark's about those of them that only it evaluates.
-    has_unread
-        As of :class:`.SourceTable`.
+    ``files``: the files, in order of arrival.
+    ``versions``: the version of each file; none if files have no versions.
+    ``conditions``: all conditions of the spec, including the filter.
+    ``answers``: Spark's about those of them that only it evaluates.
+    ``has_unread``: as of :class:`.SourceTable`.
     """
 
     pipeline: Pipeline

@@ -88,13 +88,7 @@ def check_source(pipeline: Pipeline, source: Source) -> None:
 
 
 def next_versions(
-    runnable: Runnable,
-    source: SourceTable,
-    last: Plan | None,
-    arrival: Arrival,
-    *,
-    limits: Limits,
-    through: int | None = None,
+    runnable: Runnable, source: SourceTable, last: Plan | None, arrival: Arrival, *, limits: Limits, through: int | None = None
 ) -> VersionRange:
     """The versions that the next run reads; ``last`` is the plan of the last commit, ``through`` the last version to read, if given."""
     if last is None:
@@ -223,12 +217,8 @@ def _is_readable(runnable: Runnable, source: SourceTable, versions: VersionRange
 def reading_of(runnable: Runnable, source: SourceTable, plan: Plan | VersionRange) -> Reading:
     """The files that a plan reads.
 
-    Raises
-    ------
-    SourceRangeGoneError
-        If the log no longer contains them.
-    NonAppendCommitError
-        If one of the versions changed or removed rows, and the spec does not ignore changes.
+    Raises ``SourceRangeGoneError`` if the log no longer contains them; ``NonAppendCommitError`` if one of the versions changed or removed
+    rows, and the spec does not ignore changes.
     """
     versions = plan if isinstance(plan, VersionRange) else VersionRange(plan.reads_from, plan.to_version, plan.snapshot)
     files = [] if versions.snapshot is None else source.snapshot(versions.snapshot)
@@ -245,17 +235,8 @@ def reading_of(runnable: Runnable, source: SourceTable, plan: Plan | VersionRang
 def check_readable(runnable: Runnable, source: SourceTable, versions: VersionRange, *, again: bool) -> Reading:
     """The files that a new plan would read; refuses a plan whose input is no longer readable.
 
-    Parameters
-    ----------
-    again
-        Whether earlier batches have read this input already, as in a backfill of a running pipeline.
-
-    Raises
-    ------
-    SourceRangeGoneError
-        If files or log entries are missing.
-    ArrivalUnknownError
-        If these are missing and ``again`` is true.
+    ``again``: whether earlier batches have read this input already, as in a backfill of a running pipeline.
+    Raises ``SourceRangeGoneError`` if files or log entries are missing; ``ArrivalUnknownError`` if these are missing and ``again`` is true.
     """
     try:
         reading = reading_of(runnable, source, versions)
@@ -313,13 +294,7 @@ def _rows_of(files: Sequence[AddedFile]) -> int | None:
     return sum(known) if len(known) == len(files) else None
 
 
-def _within(
-    runnable: Runnable,
-    source: SourceTable,
-    versions: Iterable[LoggedVersion],
-    through: int,
-    limits: Limits,
-) -> int:
+def _within(runnable: Runnable, source: SourceTable, versions: Iterable[LoggedVersion], through: int, limits: Limits) -> int:
     """The last version through which the files that ``versions`` appended stay within the limits; at least one version is taken."""
     read: list[AddedFile] = []
     for index, version in enumerate(versions):

@@ -103,12 +103,8 @@ def remedies_of(reasons: Mapping[str, int], pipeline: Pipeline) -> list[str]:
 class ExpectedColumns:
     """What a spec uses of a source's rows.
 
-    Attributes
-    ----------
-    names
-        The columns; of several values that do not fit, that of the first one gives the reason.
-    times
-        Those of them that are event times.
+    ``names``: the columns; of several values that do not fit, that of the first one gives the reason.
+    ``times``: those of them that are event times.
     """
 
     names: tuple[str, ...] = ()
@@ -140,14 +136,9 @@ def unread_of(
 ) -> pa.Array | None:
     """``UNREAD`` of rows; null if all could be read.
 
-    Parameters
-    ----------
-    texts, values
-        The columns before and after their values were parsed.
-    bad
-        Why a row could not be read, by its index.
-    where, lines
-        Where a row is, and its bytes, by its index.
+    ``texts``, ``values``: the columns before and after their values were parsed.
+    ``bad``: why a row could not be read, by its index.
+    ``where``, ``lines``: where a row is, and its bytes, by its index.
     """
     found = {index: _reject(BAD_ROW, where(index), why, {CORRUPT: lines(index).decode(errors="replace")}) for index, why in bad.items()}
     wrong: dict[int, dict[str, str]] = {}
@@ -205,12 +196,8 @@ def with_texts(rows: pa.ChunkedArray, unread: pa.ChunkedArray) -> list[str]:
 class EventTimes:
     """The event times of a pipeline's rows; picklable.
 
-    Attributes
-    ----------
-    latest
-        Greatest accepted event time; null for no bound.
-    has_unread
-        Whether rows come with the column ``UNREAD``.
+    ``latest``: greatest accepted event time; null for no bound.
+    ``has_unread``: whether rows come with the column ``UNREAD``.
     """
 
     pipeline: Pipeline
@@ -235,10 +222,8 @@ class EventTimes:
     def of(self, rows: pa.Table) -> pa.Table:
         """``rows`` with event time, end of interval events, and the reason if a row is unusable; without ``FAILED``.
 
-        Parameters
-        ----------
-        rows
-            Rows with the columns of the axis. ``FAILED`` is whether a condition cannot be evaluated on a row; missing if none can fail.
+        ``rows``: rows with the columns of the axis. ``FAILED`` is whether a condition cannot be evaluated on a row; missing if none can
+        fail.
         """
         raw = [rows.column(name) for name in self.axis]
         texts, tick_us = TextTimes.of(self.pipeline.source), self.pipeline.time.tick_us

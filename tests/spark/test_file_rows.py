@@ -190,9 +190,7 @@ def test_texts_of_fixed_length(spark, tmp_path, kind):
 
 
 @pytest.mark.parametrize(
-    "column",
-    [pa.array([1, 2], pa.uint32()), pa.array([[1], []]), pa.array([{"a": 1}, None])],
-    ids=lambda column: str(column.type),
+    "column", [pa.array([1, 2], pa.uint32()), pa.array([[1], []]), pa.array([{"a": 1}, None])], ids=lambda column: str(column.type)
 )
 def test_other_types_are_sparks(spark, tmp_path, column):
     (tmp_path / "s").mkdir()
