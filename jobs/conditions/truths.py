@@ -33,9 +33,9 @@ def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
 def columns_of(condition: str) -> frozenset[str]:
     """Names of the columns that ``condition`` reads; of a field in a column that of the column."""
     # Loads the parser, which a spec without conditions does without; so do other imports within functions here.
-    from windowmill.jobs.conditions import syntax
+    from windowmill.jobs.conditions import checks
 
-    return syntax.columns_of(condition)
+    return checks.columns_of(condition)
 
 
 def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:

@@ -18,9 +18,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from windowmill.jobs.conditions.checks import parsed
 from windowmill.jobs.conditions.evaluated import NoValueError, OutsideError, name_of
 from windowmill.jobs.conditions.evaluator import Evaluator
-from windowmill.jobs.conditions.syntax import parsed
 from windowmill.windowing.errors import SpecError
 
 #: The name of an expression's type, and its value on each row, or that its evaluation fails.
