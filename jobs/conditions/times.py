@@ -540,8 +540,8 @@ _NUMBERS: dict[str, Callable[[int, int], int]] = {
     "m": lambda _, of_day: of_day // MINUTE % 60,
     "s": lambda _, of_day: of_day // SECOND % 60,
 }
-_WRITTEN |= {letter: lambda *at, number=number: f"{number(*at)}" for letter, number in _NUMBERS.items()}  # type: ignore[misc]
-_WRITTEN |= {2 * letter: lambda *at, number=number: f"{number(*at):02}" for letter, number in _NUMBERS.items()}  # type: ignore[misc]
+_WRITTEN |= {letter: lambda *at, number=number: f"{number(*at)}" for letter, number in _NUMBERS.items()}
+_WRITTEN |= {2 * letter: lambda *at, number=number: f"{number(*at):02}" for letter, number in _NUMBERS.items()}
 
 
 @lru_cache(100)

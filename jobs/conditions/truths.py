@@ -15,7 +15,6 @@ from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.conditions.evaluated import Value
-    from windowmill.windowing.spec import Pipeline
 
 
 def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
@@ -126,16 +125,13 @@ def _outside(condition: str, types: Mapping[str, pa.DataType]) -> tuple[str | No
     return evaluator.outside_over(condition, tuple((name, kind) for name, kind in types.items() if name.lower() in wanted))
 
 
-def _outside_whatever(condition: str) -> str | None:
-    from windowmill.jobs.conditions import evaluator
-
-    return evaluator.outside_whatever(condition)
-
-
 def outside_by_field(pipeline: Pipeline, types: Mapping[str, pa.DataType] | None = None) -> dict[str, str]:
     """Why only Spark evaluates a condition, by the path of its field; without the columns' ``types``, as far as they do not decide."""
+    from windowmill.jobs.conditions import evaluator
+
     reasons = (
-        (where, _outside_whatever(text) if types is None else outside_problem(text, types)) for where, text in conditions_by_field(pipeline)
+        (where, evaluator.outside_whatever(text) if types is None else outside_problem(text, types))
+        for where, text in conditions_by_field(pipeline)
     )
     return {where: f"{why}; `compute: local` and `windowmill try` refuse it" for where, why in reasons if why is not None}
 

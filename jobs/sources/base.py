@@ -21,7 +21,7 @@ from windowmill.windowing.spec import DELTA_OPTIONS, Pipeline, Source
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.plans import Plan
-    from windowmill.jobs.sources.kafka_messages import MessageForm
+    from windowmill.jobs.sources.kafka import MessageForm
     from windowmill.jobs.sources.text_files import TextForm
     from windowmill.jobs.spark.access import DataFrame, SparkSession
 

@@ -23,6 +23,7 @@ from windowmill.jobs.sources.options import LOGICAL, declared, lacks_column, nam
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
 from windowmill.jobs.sources.text_files import rows_in_text, text_form
 from windowmill.jobs.sources.unusable_rows import ExpectedColumns
+from windowmill.windowing.columnar.added_columns import UNREAD
 from windowmill.windowing.errors import SourceError, SourceMissingError, SpecError
 
 if TYPE_CHECKING:
@@ -340,7 +341,7 @@ class FolderSource(SourceTable):
         from windowmill.jobs.sources import spark_files
 
         if self.settings.format == "parquet" and self._is_read_by_spark(reading.files):
-            return spark_files.with_unread(spark_files.rows_of(spark, self, reading))
+            return spark_files.rows_of(spark, self, reading).selectExpr("*", f"CAST(NULL AS STRING) AS {UNREAD}")
         return spark_files.rows_by_arrow(spark, self, self.plain_files(reading), reading)
 
     def _is_read_by_spark(self, files: Sequence[AddedFile]) -> bool:

@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow.fs as pa_fs
@@ -18,10 +18,6 @@ import pyarrow.fs as pa_fs
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.errors import SourceError, SourceFileError, SourceMissingError, SourceSchemaError, first_line
-
-if TYPE_CHECKING:
-    pass
-
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 

@@ -139,9 +139,7 @@ class PlainRows:
         if not batches:
             batches = [pa.record_batch([pa.array([], self.form.types.get(name, pa.string())) for name in columns], names=columns)]
         rows = pa.Table.from_batches(batches)
-        own = {FILE: pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), ROW: pa.array(np.arange(rows.num_rows))}
-        own[VERSION] = pa.repeat(pa.scalar(self.versions[index], pa.int64()), rows.num_rows)
-        for name, column in own.items():
+        for name, column in places(index, self.versions[index], 0, rows.num_rows).items():
             rows = rows.append_column(name, column)
         return rows
 
@@ -180,6 +178,15 @@ class PlainRows:
 def keeps_unread(wanted: str) -> bool:
     """Whether unreadable rows are quarantined whatever the source's filter ``wanted`` gives: unless the filter refers to them."""
     return CORRUPT not in columns_of(wanted)
+
+
+def places(file: int, version: int, first: int, n_rows: int) -> dict[str, pa.Array]:
+    """The columns of the places of successive rows of a file, of which the ``first`` has this index."""
+    return {
+        FILE: pa.repeat(pa.scalar(file, pa.int32()), n_rows),
+        ROW: pa.array(np.arange(first, first + n_rows)),
+        VERSION: pa.repeat(pa.scalar(version, pa.int64()), n_rows),
+    }
 
 
 def batches_of(file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ earlier batches read, in the same order. A version that changed rows is read as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -80,11 +81,6 @@ def _limit(options: Mapping[str, str], name: str) -> int | None:
     if not value.isdigit() or int(value) < 1:
         raise SpecError(f"source.options.{name}: got {value!r}; expected a whole number greater than 0")
     return int(value)
-
-
-def check_source(pipeline: Pipeline, source: Source) -> None:
-    """Raise ``SpecError``, naming the field, for settings of ``source`` that runs do not support or cannot read."""
-    _starting(pipeline, source)
 
 
 def next_versions(
@@ -318,7 +314,7 @@ def _appended(runnable: Runnable, source: SourceTable, version: LoggedVersion) -
 
 def starting_version(runnable: Runnable, source: SourceTable) -> int:
     """The first version that the pipeline reads."""
-    start = _starting(runnable.pipeline, runnable.source)
+    start = given_start(runnable.pipeline, runnable.source)
     if start is None:
         return 0
     if isinstance(start, int):
@@ -337,7 +333,8 @@ def starting_version(runnable: Runnable, source: SourceTable) -> int:
     return found
 
 
-def _starting(pipeline: Pipeline, source: Source) -> int | datetime | None:
+def given_start(pipeline: Pipeline, source: Source) -> int | datetime | None:
+    """The version or instant at which reading starts by the spec, if it says one; raises ``SpecError``, naming the field."""
     version, instant = source.options.get("startingVersion"), source.options.get("startingTimestamp")
     where = f"pipeline {pipeline.pipeline}: source.options"
     if version is not None and instant is not None:
@@ -362,19 +359,12 @@ def instant_of(text: str) -> datetime:
 
 def unchanged_since(source: SourceTable, version: int) -> int:
     """A version with the rows of ``version`` whose files still exist: ``version`` itself, or a later one that only rewrote files."""
-    try:
-        if source.missing(source.snapshot(version)) is None:
-            return version
-    except SourceRangeGoneError:
-        pass
     later = version
-    try:
-        for logged in source.versions(version, source.version):
+    with suppress(SourceRangeGoneError):
+        for logged in () if _exists(source, version) else source.versions(version, source.version):
             if logged.changes or logged.added:
                 break
             later = logged.version
-    except SourceRangeGoneError:
-        pass
     return later
 
 
@@ -383,18 +373,10 @@ def first_readable(source: SourceTable, after: int) -> int:
 
     The files of an earlier version are gone once VACUUM has removed what a later one replaced.
     """
-    for version in [after, *_changes(source, after)]:
-        if _exists(source, unchanged_since(source, version)):
-            return version
-    return source.version
-
-
-def _changes(source: SourceTable, after: int) -> list[int]:
-    """The versions after ``after`` that changed rows; none where the log no longer has them."""
-    try:
-        return [version.version for version in source.versions(after, source.version) if version.changes]
-    except SourceRangeGoneError:
-        return []
+    candidates = [after]
+    with suppress(SourceRangeGoneError):  # where the log no longer has them
+        candidates += [version.version for version in source.versions(after, source.version) if version.changes]
+    return next((version for version in candidates if _exists(source, unchanged_since(source, version))), source.version)
 
 
 def _exists(source: SourceTable, version: int) -> bool:
