@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -200,26 +200,16 @@ def unified(footers: Sequence[Footer], known: Mapping[str, pa.DataType]) -> tupl
         if odd is not None:
             unread[name] = f"is {odd[1].stored} in {odd[0].path}, which is not read"
             continue
-        try:
-            kinds[name] = reduce(
-                _wider_of, [each for each in found if not each[1].is_null] or found[:1], ("earlier files", known.get(name, pa.null()))
-            )[1]
-        except _ApartError as err:
-            unread[name] = str(err)
+        where, kind = "earlier files", known.get(name, pa.null())
+        for footer, own in [each for each in found if not each[1].is_null] or found[:1]:
+            both = wider(kind, own.kind)
+            if both is None:
+                unread[name] = f"is {kind} in {where} and {own.stored} in {footer.path}"
+                break
+            where, kind = (footer.path if both == own.kind else where), both
+        else:
+            kinds[name] = kind
     return {name: kind for name, kind in kinds.items() if name not in unread or name in known}, unread
-
-
-class _ApartError(Exception):
-    """No type takes the values of both columns."""
-
-
-def _wider_of(before: tuple[str, pa.DataType], column: tuple[Footer, Stored]) -> tuple[str, pa.DataType]:
-    (where, kind), (footer, own) = before, column
-    assert own.kind is not None
-    both = wider(kind, own.kind)
-    if both is None:
-        raise _ApartError(f"is {kind} in {where} and {own.stored} in {footer.path}")
-    return (footer.path if both == own.kind else where), both
 
 
 def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
