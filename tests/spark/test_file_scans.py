@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import numpy as np
@@ -481,12 +480,3 @@ def test_a_file_that_has_changed_since_is_an_error(spark, tmp_path):
         file.write(b"PAR1")
     with pytest.raises(SourceError, match="has changed since"):
         list(scan.rows(0))
-
-
-def test_instants_are_those_of_the_files(spark, tmp_path):
-    times = [datetime(2024, 2, 29, 23, 59, 59, 999_999, tzinfo=UTC), None]
-    pq.write_table(pa.table({"t": pa.array(times, pa.timestamp("us", "UTC"))}), tmp_path / "f.parquet")
-    window = {"name": "day", "type": "tumbling", "size": "1 day"}
-    spec = {"pipeline": "p", "time": {"column": "t"}, "windows": [window], "aggregates": {"n": {"count": "*"}}}
-    rows = aggregate(spark.read.parquet(str(tmp_path)), spec).select("window_start", "window_end", "n", "batch").toArrow().to_pylist()
-    assert rows == [{"window_start": datetime(2024, 2, 29, tzinfo=UTC), "window_end": datetime(2024, 3, 1, tzinfo=UTC), "n": 1, "batch": 0}]
