@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,12 @@ def columns_of(condition: str) -> frozenset[str]:
     from windowmill.jobs.conditions import checks
 
     return checks.columns_of(condition)
+
+
+def read_by(conditions: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Those of the columns ``names`` that ``conditions`` read, in any case."""
+    read = {name.lower() for condition in conditions for name in columns_of(condition)}
+    return [name for name in names if name.lower() in read]
 
 
 def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
@@ -99,8 +105,7 @@ def _truth(condition: str, rows: pa.Table) -> Truth:
     n = rows.num_rows
     if not n:
         return Truth(pa.array([], pa.bool_()), pa.array([], pa.bool_()))
-    wanted = {name.lower() for name in columns_of(condition)}
-    columns = {name: rows.column(name).combine_chunks() for name in rows.column_names if name.lower() in wanted}
+    columns = {name: rows.column(name).combine_chunks() for name in read_by([condition], rows.column_names)}
     value = value_of(condition, columns, n)
     return Truth(pc.fill_null(value.array, False), pa.array(np.zeros(n, np.bool_) if value.failed is None else value.failed))
 
@@ -121,8 +126,7 @@ def may_fail(condition: str, types: Mapping[str, pa.DataType]) -> bool:
 def _outside(condition: str, types: Mapping[str, pa.DataType]) -> tuple[str | None, bool]:
     from windowmill.jobs.conditions import evaluator
 
-    wanted = {name.lower() for name in columns_of(condition)}
-    return evaluator.outside_over(condition, tuple((name, kind) for name, kind in types.items() if name.lower() in wanted))
+    return evaluator.outside_over(condition, tuple((name, types[name]) for name in read_by([condition], types)))
 
 
 def outside_by_field(pipeline: Pipeline, types: Mapping[str, pa.DataType] | None = None) -> dict[str, str]:

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 from windowmill.checkpoints.committer import widens
-from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition
+from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition, read_by
 from windowmill.windowing.columnar.added_columns import TAKEN
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.widening import WiderPartials
@@ -163,9 +163,8 @@ def used_columns(pipeline: Pipeline, names: Iterable[str]) -> list[str]:
     """Those of the source's columns ``names`` that the spec names, and those that windows over whole rows keep."""
     names = list(names)
     used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, names)}
-    # Spark ignores case in a condition.
-    in_conditions = {name.lower() for condition in every_condition(pipeline) for name in columns_of(condition)}
-    return [name for name in names if name in used or name.lower() in in_conditions]
+    used |= set(read_by(every_condition(pipeline), names))
+    return [name for name in names if name in used]
 
 
 def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions.truths import Conditions, Truth, columns_of, every_condition
+from windowmill.jobs.conditions.truths import Conditions, Truth, columns_of, every_condition, read_by
 from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.parquet_columns import unreadable
@@ -126,12 +125,7 @@ class PlainRows:
     def needed(self, columns: Sequence[str]) -> list[str]:
         """``columns``, and those that event times and conditions read."""
         own = EventTimes(self.pipeline, None, self.has_unread).read
-        return list(dict.fromkeys([*columns, *own, *self.read_by(self.conditions.texts)]))
-
-    def read_by(self, conditions: Sequence[str]) -> list[str]:
-        """The source's columns that ``conditions`` read; names match in any case."""
-        named = {name.lower() for name in chain(*map(columns_of, conditions))}
-        return [name for name in self.form.types if name.lower() in named]
+        return list(dict.fromkeys([*columns, *own, *read_by(self.conditions.texts, self.types)]))
 
     def _stored(self, index: int, columns: Sequence[str]) -> pa.Table:
         """The ``columns`` of one file, with its index, the index of each row and the file's version."""
