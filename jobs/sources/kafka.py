@@ -244,8 +244,8 @@ def batches_of_messages(form: MessageForm, columns: Sequence[str], kinds: Form) 
         texts = dict(zip(read, cells.columns, strict=True))
         own = {name: parsed(column, kinds.types[name], form.times) for name, column in texts.items()}
         where = partial(_place_of, topic, number, messages)
-        unread = unread_of(texts, own, expected, cells.bad, where, sent.__getitem__) if UNREAD in columns else None
-        own[UNREAD] = pa.nulls(len(messages), pa.string()) if unread is None else unread
+        if UNREAD in columns:
+            own[UNREAD] = unread_of(texts, own, expected, cells.bad, where, sent.__getitem__, len(messages))
         corrupt = [text.decode(errors="replace") if index in cells.bad else None for index, text in enumerate(sent)]
         own[CORRUPT] = pa.array(corrupt, pa.string())
         own |= {name: pa.array(map(_OWN[name], messages), kinds.types[name]) for name in columns if name in _OWN}

@@ -22,7 +22,7 @@ from windowmill.checkpoints.stores import filesystem_of
 from windowmill.jobs.sources.base import PlainFile
 from windowmill.jobs.sources.options import ddl_of
 from windowmill.jobs.sources.parquet_columns import cast, may_not_fit
-from windowmill.jobs.sources.unusable_rows import unread_of
+from windowmill.jobs.sources.unusable_rows import ExpectedColumns, unread_of
 from windowmill.jobs.spark.file_ranges import FileRange
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.added_columns import UNREAD
@@ -243,11 +243,8 @@ class OpenFile:
 
     def _unread(self, texts: Mapping[str, pa.Array], values: Mapping[str, pa.Array], n_rows: int) -> pa.Array:
         """What of the pipeline's columns could not be read of each row, as of :func:`.unread_of`."""
-        casts = self._file.casts
-        if casts is None or not texts:
-            return pa.nulls(n_rows, pa.string())
-        found = unread_of(texts, values, casts.among(texts), {}, lambda _: f"source file {self._file.path}", lambda _: b"")
-        return pa.nulls(n_rows, pa.string()) if found is None else found
+        expected = (self._file.casts or ExpectedColumns()).among(texts)
+        return unread_of(texts, values, expected, {}, lambda _: f"source file {self._file.path}", lambda _: b"", n_rows)
 
 
 def _as_it_is(cell: pa.Array, kind: pa.DataType, *, int96: bool) -> pa.Array:

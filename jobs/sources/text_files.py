@@ -435,9 +435,8 @@ class OpenText:
             texts = {name: self._without_empty(name, column) for name, column in zip(stored, cells.columns, strict=True)}
             own = {name: parsed(column, self._form.types[name], self._text.times) for name, column in texts.items()}
             if UNREAD in columns:
-                where = partial(self._place_of, lines, cells)
-                unread = unread_of(texts, own, expected, cells.bad, where, partial(_line_of, lines, cells))
-                own[UNREAD] = pa.nulls(len(lines.texts), pa.string()) if unread is None else unread
+                where, line = partial(self._place_of, lines, cells), partial(_line_of, lines, cells)
+                own[UNREAD] = unread_of(texts, own, expected, cells.bad, where, line, len(lines.texts))
             missing, n_rows = missing - cells.present, n_rows + len(lines.texts) - len(cells.bad)
             yield pa.record_batch(
                 [own[name] if name in own else self._constant(name, len(lines.texts)) for name in columns], names=list(columns)

@@ -133,8 +133,9 @@ def unread_of(
     bad: Mapping[int, str],
     where: Callable[[int], str],
     lines: Callable[[int], bytes],
-) -> pa.Array | None:
-    """``UNREAD`` of rows; null if all could be read.
+    n_rows: int,
+) -> pa.Array:
+    """``UNREAD`` of rows: null where they could be read.
 
     ``texts``, ``values``: the columns before and after their values were parsed.
     ``bad``: why a row could not be read, by its index.
@@ -151,10 +152,7 @@ def unread_of(
         name, text = next(iter(own.items()))
         said = f"{name}: got {json.dumps(text[:_SHOWN], ensure_ascii=False)}; expected {ddl_of(values[name].type)}"
         found[index] = _reject(BAD_TIME if name in expected.times else CANNOT_CAST, where(index), said, own)
-    if not found:
-        return None
-    n_rows = len(next(iter(texts.values()))) if texts else 1 + max(found)
-    return pa.array([found.get(index) for index in range(n_rows)], pa.string())
+    return pa.array([found.get(index) for index in range(n_rows)], pa.string()) if found else pa.nulls(n_rows, pa.string())
 
 
 def _text_of(value: pa.Scalar) -> str:
