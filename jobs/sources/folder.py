@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.source_files import SeenFile, SeenFiles
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.folder_listing import Stat, check_folders, listed_files, partition_of
@@ -341,7 +342,7 @@ class FolderSource(SourceTable):
         from windowmill.jobs.sources import spark_files
 
         if self.settings.format == "parquet" and self._is_read_by_spark(reading.files):
-            return spark_files.rows_of(spark, self, reading).selectExpr("*", f"CAST(NULL AS STRING) AS {UNREAD}")
+            return spark_files.rows_of(spark, self, reading).selectExpr("*", f"CAST(NULL AS STRING) AS {backquoted(UNREAD)}")
         return spark_files.rows_by_arrow(spark, self, self.plain_files(reading), reading)
 
     def _is_read_by_spark(self, files: Sequence[AddedFile]) -> bool:
