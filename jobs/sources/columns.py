@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -270,15 +271,21 @@ def _inner_fields(old: T.DataType, new: T.DataType) -> Iterator[tuple[T.StructFi
         yield from _inner_fields(old.valueType, new.valueType)
 
 
-def _plain(kind: T.DataType) -> T.DataType:
-    """``kind`` without the metadata of fields within it, such as comments and physical names."""
+def with_fields(kind: T.DataType, changed: Callable[[T.StructField], T.StructField]) -> Any:
+    """``kind``, a type of the same class, with each field of structs within it ``changed``."""
     if isinstance(kind, T.StructType):
-        return T.StructType([T.StructField(field.name, _plain(field.dataType), field.nullable) for field in kind])
+        own = (T.StructField(field.name, with_fields(field.dataType, changed), field.nullable, field.metadata) for field in kind)
+        return T.StructType(list(map(changed, own)))
     if isinstance(kind, T.ArrayType):
-        return T.ArrayType(_plain(kind.elementType), kind.containsNull)
+        return T.ArrayType(with_fields(kind.elementType, changed), kind.containsNull)
     if isinstance(kind, T.MapType):
-        return T.MapType(_plain(kind.keyType), _plain(kind.valueType), kind.valueContainsNull)
+        return T.MapType(with_fields(kind.keyType, changed), with_fields(kind.valueType, changed), kind.valueContainsNull)
     return kind
+
+
+def _plain(kind: T.DataType) -> Any:
+    """``kind`` without the metadata of fields within it, such as comments and physical names."""
+    return with_fields(kind, lambda field: T.StructField(field.name, field.dataType, field.nullable))
 
 
 def _why_not_wider(pipeline: Pipeline, old: Columns, new: Columns, name: str) -> str | None:

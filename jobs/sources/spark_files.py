@@ -17,14 +17,14 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.conditions.spark import any_failure, judged
 from windowmill.jobs.sources.base import AddedFile, PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.columns import DECLARED, Columns, physical_name
+from windowmill.jobs.sources.columns import DECLARED, Columns, physical_name, with_fields
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.plain_rows import batches_of, keeps_unread, places
 from windowmill.jobs.sources.unusable_rows import EventTimes
@@ -160,23 +160,12 @@ def _lookup_sql(by_file: pa.Table) -> str:
 
 def _stored(struct: StructType) -> StructType:
     """The schema with the column names of the Parquet files, which differ under column mapping; Spark pads texts of fixed length."""
-    return StructType(
-        [StructField(physical_name(field), _stored_type(field.dataType), field.nullable, _declaration(field)) for field in struct]
-    )
+    own = with_fields(struct, lambda field: StructField(physical_name(field), field.dataType, field.nullable, _declaration(field)))
+    return StructType(own.fields)
 
 
 def _declaration(field: StructField) -> dict[str, str]:
     return {name: text for name, text in field.metadata.items() if name == DECLARED}
-
-
-def _stored_type(kind: DataType) -> DataType:
-    if isinstance(kind, StructType):
-        return _stored(kind)
-    if isinstance(kind, ArrayType):
-        return ArrayType(_stored_type(kind.elementType), kind.containsNull)
-    if isinstance(kind, MapType):
-        return MapType(_stored_type(kind.keyType), _stored_type(kind.valueType), kind.valueContainsNull)
-    return kind
 
 
 def rows_by_arrow(spark: SparkSession, table: SourceTable, plain: Sequence[PlainFile], reading: Reading) -> DataFrame:
