@@ -32,8 +32,7 @@ from windowmill.jobs.layouts.limits import MAX_BYTES
 from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.folder_columns import schema_of_objects
-from windowmill.jobs.sources.kafka import newest_messages
-from windowmill.jobs.sources.kafka_messages import MessageForm, batches_of_messages, messages_in
+from windowmill.jobs.sources.kafka import MessageForm, batches_of_messages, messages_in, newest_messages
 from windowmill.jobs.sources.options import OWN_COLUMNS, as_ddl, columns_of
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.text_files import json_object

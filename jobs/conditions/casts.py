@@ -46,7 +46,6 @@ _INSTANT_TEXT = re.compile(rf"([+-]?)([0-9]{{4,6}})(?:-([0-9]{{1,2}})(?:-([0-9]{
 #: A zone by its distance from UTC, with one or two digits of an hour or minute; Java takes up to 18 hours.
 _OFFSET = re.compile(r"(?:UTC|GMT|UT)?([+-])([0-9]{1,2})(?::?([0-9]{2})(?::?([0-9]{2}))?|:([0-9]))?")
 _MOST_OFFSET = 18 * 3_600
-_DAYS_OF_MONTH = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 _SECOND, _DAY = 1_000_000, 86_400_000_000
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001 - of UTC
 _CYCLE_DAYS, _CYCLE_YEARS = 146_097, 400
@@ -63,13 +62,7 @@ def days_of(year: int, month: int, day: int) -> int:
     >>> days_of(1970, 1, 1), days_of(2000, 3, 1)
     (0, 11017)
     """
-    leap = year % 4 == 0 and (year % 100 != 0 or year % 400 == 0)
-    if not 1 <= month <= len(_DAYS_OF_MONTH) or not 1 <= day <= _DAYS_OF_MONTH[month - 1] or ((month, day) == (2, 29) and not leap):
-        raise ValueError((year, month, day))
-    march_year, march_month = (year, month - 3) if month > 2 else (year - 1, month + 9)
-    cycle, of_cycle = divmod(march_year, _CYCLE_YEARS)
-    of_year = (153 * march_month + 2) // 5 + day - 1
-    return cycle * _CYCLE_DAYS + of_cycle * 365 + of_cycle // 4 - of_cycle // 100 + of_year - _MARCH_TO_EPOCH
+    return int(np.datetime64(f"{year:+05}-{month:02}-{day:02}", "D").astype(np.int64))
 
 
 def day_of_text(text: str) -> int:
@@ -257,7 +250,7 @@ def _of_text(kind: pa.DataType) -> Callable[[pa.Array, pa.DataType], Computed] |
     if kind == BOOL:
         return lambda texts, _: by_value(texts, _truth_of_text, BOOL)
     if kind == DATE:
-        return lambda texts, _: _times(*by_value(texts, lambda text: day_of_text(text.strip(_TRIMMED)), pa.int32()), DATE)
+        return lambda texts, _: by_value(texts, lambda text: day_of_text(text.strip(_TRIMMED)), DATE)
     if kind in (INSTANT, LOCAL_TIME):
         return _instants
     return None
@@ -281,7 +274,8 @@ def _whole_of_text(texts: pa.Array, kind: pa.DataType) -> Computed:
 def _float_of_texts(texts: pa.Array, kind: pa.DataType) -> Computed:
     if kind == DOUBLE and pc.all(pc.match_substring_regex(texts, r"^-?[0-9]+(?:\.[0-9]+)?$")).as_py() is not False:
         return texts.cast(kind), None  # the plainest texts at once
-    return by_value(texts, _float_of_text if kind == DOUBLE else _single_of_text, kind)
+    with np.errstate(over="ignore"):
+        return by_value(texts, _float_of_text if kind == DOUBLE else lambda text: float(np.float32(_float_of_text(text))), kind)
 
 
 def _float_of_text(text: str) -> float:
@@ -297,12 +291,6 @@ def _float_of_text(text: str) -> float:
             return float.fromhex(f"{found[1]}0x{found[2]}{found[3]}")
         return float(found[1] + "inf")
     raise ValueError(text)
-
-
-def _single_of_text(text: str) -> float:
-    value = _float_of_text(text)
-    with np.errstate(over="ignore"):
-        return float(np.float32(value))
 
 
 def _decimal_of_text(text: str) -> Decimal:
@@ -322,15 +310,11 @@ def _truth_of_text(text: str) -> bool:
     return text in _TRUE
 
 
-def _times(numbers: pa.Array, failed: Mask | None, kind: pa.DataType) -> Computed:
-    return numbers.view(kind), failed
-
-
 def _instants(texts: pa.Array, kind: pa.DataType) -> Computed:
     with suppress(pa.ArrowInvalid):  # the plainest texts at once
         if pc.all(pc.match_substring_regex(texts, _PLAIN_INSTANT)).as_py() is not False:
             return texts.cast(LOCAL_TIME).view(pa.int64()).view(kind), None
-    return _times(*by_value(texts, lambda text: instant_of_text(text.strip(_TRIMMED), zoned=kind == INSTANT), pa.int64()), kind)
+    return by_value(texts, lambda text: instant_of_text(text.strip(_TRIMMED), zoned=kind == INSTANT), kind)
 
 
 def _as_text(source: pa.DataType) -> Callable[[pa.Array, pa.DataType], Computed] | None:
@@ -341,16 +325,16 @@ def _as_text(source: pa.DataType) -> Callable[[pa.Array, pa.DataType], Computed]
     if pa.types.is_decimal(source):
         return lambda array, _: by_value(array, lambda value: f"{value:f}", TEXT)
     if source == DATE:
-        return lambda array, _: by_value(array.view(pa.int32()), date_text, TEXT)
+        return lambda array, _: by_value(array, date_text, TEXT)
     if is_time(source):
-        return lambda array, _: by_value(array.view(pa.int64()), instant_text, TEXT)
+        return lambda array, _: by_value(array, instant_text, TEXT)
     return None
 
 
 def _of_number(source: pa.DataType, kind: pa.DataType) -> Callable[[pa.Array, pa.DataType], Computed] | None:
     decimal = pa.types.is_decimal(source)
     if kind == BOOL:
-        return (lambda array, _: pc.not_equal(array, pa.scalar(Decimal(0), source))) if decimal else _as_truth
+        return lambda array, _: pc.not_equal(array, pa.scalar(Decimal(0), source)) if decimal else array_of(numbers_of(array) != 0, BOOL)
     if is_whole(kind):
         return _whole_of_decimal if decimal else _whole_of_float if source in (FLOAT, DOUBLE) else _whole_of_whole
     if kind in (FLOAT, DOUBLE):
@@ -362,10 +346,6 @@ def _of_number(source: pa.DataType, kind: pa.DataType) -> Callable[[pa.Array, pa
     if kind == INSTANT and is_whole(source):
         return _instant_of_seconds
     return None
-
-
-def _as_truth(array: pa.Array, _kind: pa.DataType) -> Computed:
-    return array_of(numbers_of(array) != 0, BOOL)
 
 
 def _whole_of_whole(array: pa.Array, kind: pa.DataType) -> Computed:

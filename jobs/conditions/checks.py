@@ -1,4 +1,6 @@
-"""Checks that a text is a condition with the same result on every engine: Spark SQL over one row, with the same result at every retry.
+"""Parses conditions, and checks that they have the same result on every engine and at every retry: Spark SQL over one row.
+
+Every call is a call by the name that was written, whatever it is called in other dialects.
 
 So it must name no instant by the clock: Spark replaces 'now', 'today', 'tomorrow', 'yesterday' and 'epoch' where a constant becomes a date
 or an instant, by a cast that is written or by one that it adds. Without the types of the columns it is not known whether ``x = 'today'``
@@ -12,15 +14,75 @@ import re
 import string
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
 
 import sqlglot
 from sqlglot import Token, exp
+from sqlglot.dialects.dialect import Dialect
 
-from windowmill.jobs.conditions.syntax import dialect
 from windowmill.windowing.columnar.added_columns import TAKEN
+from windowmill.windowing.errors import SpecError, first_line
+
+#: Calls that have a syntax of their own.
+_OWN_SYNTAX = ("CAST", "TRY_CAST", "EXTRACT", "TRIM", "SUBSTRING", "SUBSTR", "POSITION")
+
+
+@cache
+def dialect(name: str) -> Any:
+    """Sqlglot's dialect ``name`` for texts of Spark: since 4.0 a doubled quote within a text is one quote."""
+    base: Any = Dialect.get_or_raise(name)
+    tokenizer = type("Tokenizer", (base.tokenizer_class,), {"STRING_ESCAPES": ["\\", "'", '"']})
+    # sqlglot parses this function as AT TIME ZONE, which Spark does not have.
+    own = {"FUNCTIONS": {name: function for name, function in base.parser_class.FUNCTIONS.items() if name != "FROM_UTC_TIMESTAMP"}}
+    # sqlglot registers dialects by the names of their classes.
+    return type(f"Quoted{name}", (type(base),), {"Tokenizer": tokenizer, "Parser": type("Parser", (base.parser_class,), own)})
+
+
+@cache
+def _dialect() -> Any:
+    # sqlglot's Databricks dialect distinguishes cast from try_cast; its Spark dialect parses both as try_cast.
+    base = dialect("databricks")
+    parser = base.parser_class
+    own = {
+        "FUNCTIONS": {},
+        "NO_PAREN_FUNCTIONS": {},
+        "NO_PAREN_FUNCTION_PARSERS": {name: parser.NO_PAREN_FUNCTION_PARSERS[name] for name in ("ANY", "CASE", "IF")},
+        "FUNCTION_PARSERS": {name: parser.FUNCTION_PARSERS[name] for name in _OWN_SYNTAX},
+    }
+    return type("Conditions", (base,), {"Parser": type("Parser", (parser,), own)})
+
+
+@lru_cache(1_000)
+def parsed(condition: str, named: str | None = None) -> exp.Expr:
+    """The tree of an expression, by one of sqlglot's own dialects if one is named; raises ``SpecError`` if it is no Spark SQL."""
+    return _parse(condition, dialect(named) if named else _dialect())
+
+
+@lru_cache(1_000)
+def columns_of(condition: str) -> frozenset[str]:
+    """Names of the columns that ``condition`` reads; of a field in a column that of the column."""
+    found = _parse(condition, dialect("spark")).find_all(exp.Column)
+    return frozenset(column.parts[0].name for column in found if not _is_parameter(column))
+
+
+def _is_parameter(column: exp.Column) -> bool:
+    """Whether ``column`` is a parameter of a lambda in other case, which Spark ignores."""
+    name, lambda_ = column.parts[0].name.lower(), column.find_ancestor(exp.Lambda)
+    while lambda_ is not None:
+        if any(parameter.name.lower() == name for parameter in lambda_.expressions):
+            return True
+        lambda_ = lambda_.find_ancestor(exp.Lambda)
+    return False
+
+
+def _parse(condition: str, own: Any) -> exp.Expr:
+    try:
+        return sqlglot.parse_one(condition, read=own)
+    except (sqlglot.errors.SqlglotError, RecursionError) as err:
+        raise SpecError(f"condition {condition!r}: not a Spark SQL condition ({first_line(err)}); correct it in the spec") from err
+
 
 _LONGEST = 10_000
 _STRAY_LAMBDA = "a lambda (x -> …) is given where no function takes one; take it out"
@@ -52,22 +114,14 @@ def condition_problem(text: str) -> str | None:
 
 def parts_problem(tree: exp.Expr, text: str) -> str | None:
     """Why a part of the condition ``text`` means nothing in Spark, or not the same at each run; null if none. ``tree`` is its tree."""
-    tokens = _tokens(text)
-    return _first_problem(tree) or written_problem(text, tokens) or _arrow_problem(tree, tokens)
-
-
-def _first_problem(tree: exp.Expr) -> str | None:
-    return next((problem for node in tree.walk() if (problem := _node_problem(node)) is not None), None)
-
-
-def _arrow_problem(tree: exp.Expr, tokens: Sequence[Token]) -> str | None:
+    tokens = sqlglot.tokenize(text, read=dialect("spark"))
+    problem = next((problem for node in tree.walk() if (problem := _node_problem(node)) is not None), None)
+    problem = problem or next(_written_problems(text, tokens), None)
+    if problem is not None:
+        return problem
     # sqlglot reads an arrow that begins no lambda as a step into JSON, as other dialects write it.
     arrows = sum(token.token_type.name == "ARROW" for token in tokens)
     return None if arrows == len(list(tree.find_all(exp.Lambda))) else _STRAY_LAMBDA
-
-
-def _tokens(text: str) -> Sequence[Token]:
-    return sqlglot.tokenize(text, read=dialect("spark"))
 
 
 def _parsed(text: str) -> exp.Expr | str:
@@ -136,10 +190,7 @@ def _column_problem(node: exp.Column) -> str | None:
     name = node.parts[0].name.lower()
     if name in _HIDDEN:
         return f"{name} is a hidden column, whose values are not the source's; a condition reads the source's own columns"
-    if not name.startswith("_"):
-        return None
-
-    if name in TAKEN:
+    if name.startswith("_") and name in TAKEN:
         return f"the column {name!r} is windowmill's own; a condition reads the source's columns"
     return None
 
@@ -261,7 +312,7 @@ def is_text(node: exp.Expr) -> bool:
         values += [node.this if not isinstance(node, exp.Case | exp.If) else None, *node.expressions]
         given = [value for value in values if value is not None]
         return bool(given) and all(is_text(value) for value in given)
-    return isinstance(node, _making_texts()) or (isinstance(node, exp.Anonymous) and str(node.this).lower() in _NAMED)
+    return isinstance(node, _MAKING_TEXTS) or (isinstance(node, exp.Anonymous) and str(node.this).lower() in _NAMED)
 
 
 #: Functions that take a text, or a value of any type as it is.
@@ -275,40 +326,15 @@ _TAKING_TEXTS = frozenset(
 _NAMED = frozenset({"string", "format_string", "printf", "char", "elt", "btrim", "date_format", "url_decode", "url_encode", "mask"})
 
 
-@cache
-def _making_texts() -> tuple[type, ...]:
-    names = (
-        *(
-            "Concat",
-            "ConcatWs",
-            "DPipe",
-            "Lower",
-            "Upper",
-            "Trim",
-            "Substring",
-            "SubstringIndex",
-            "Replace",
-            "Initcap",
-            "Left",
-            "Right",
-            "Pad",
-        ),
-        *(
-            "Repeat",
-            "Collate",
-            "RegexpReplace",
-            "RegexpExtract",
-            "TimeToStr",
-            "JSONExtractScalar",
-            "Reverse",
-            "Translate",
-            "Overlay",
-            "Chr",
-            "SplitPart",
-        ),
-        *("FormatNumber", "MD5", "Hex"),
-    )
-    return tuple(getattr(exp, name) for name in names if hasattr(exp, name))
+#: Sqlglot's classes of functions that give texts.
+_MAKING_TEXTS = tuple(
+    getattr(exp, name)
+    for name in """
+    Concat ConcatWs DPipe Lower Upper Trim Substring SubstringIndex Replace Initcap Left Right Pad Repeat Collate RegexpReplace
+    RegexpExtract TimeToStr JSONExtractScalar Reverse Translate Overlay Chr SplitPart FormatNumber MD5 Hex
+    """.split()  # noqa: SIM905
+    if hasattr(exp, name)
+)
 
 
 def _is_constant(node: exp.Expr) -> bool:
@@ -453,12 +479,8 @@ LAMBDAS: dict[str, tuple[frozenset[int], ...]] = {
 }
 
 
-def written_problem(text: str, tokens: Sequence[Token]) -> str | None:
-    """Why Spark would not take a condition ``text`` of these ``tokens``, and the remedy; null if nothing speaks against it."""
-    return next(_problems(text, tokens), None)
-
-
-def _problems(text: str, tokens: Sequence[Token]) -> Iterator[str]:
+def _written_problems(text: str, tokens: Sequence[Token]) -> Iterator[str]:
+    """Why Spark would not take a condition ``text`` of these ``tokens``, and the remedy."""
     between = zip([0, *(token.end + 1 for token in tokens)], [*(token.start for token in tokens), len(text)], strict=True)
     if any("/*+" in text[begin:end] for begin, end in between):
         yield "a hint (/*+ … */) belongs to a query; take it out"
@@ -501,16 +523,8 @@ def _is_word(token: Token) -> bool:
 
 
 def _is_foreign(token: Token) -> bool:
-    quoted = token.token_type.name in (
-        "IDENTIFIER",
-        "RAW_STRING",
-        "HEX_STRING",
-        "BIT_STRING",
-        "NATIONAL_STRING",
-        "UNICODE_STRING",
-        "BYTE_STRING",
-    )
-    return not quoted and token.text not in _OPERATORS
+    kind = token.token_type.name
+    return kind != "IDENTIFIER" and not kind.endswith("_STRING") and token.text not in _OPERATORS
 
 
 def _is_quoted(token: Token) -> bool:
@@ -569,7 +583,6 @@ def function_problems(names: set[str]) -> Iterator[str]:
         )
 
 
-_LONGEST = 10_000
 #: Functions of :data:`CHANGING` that a query may call: a rule may compare results with the time of its run.
 _CLOCK = frozenset(
     {"curdate", "current_date", "current_time", "current_timestamp", "current_timezone", "getdate", "localtime", "localtimestamp", "now"}
@@ -588,10 +601,8 @@ def rule_sql_problems(arguments: Mapping[str, Any]) -> Iterator[tuple[str, str]]
         if problem is not None:
             yield "row_condition", problem
     query = arguments.get("unexpected_rows_query")
-    if isinstance(query, str):
-        problem = query_problem(query)
-        if problem is not None:
-            yield "unexpected_rows_query", f"got {query[:120]!r}; {problem}"
+    if isinstance(query, str) and (problem := query_problem(query)) is not None:
+        yield "unexpected_rows_query", f"got {query[:120]!r}; {problem}"
 
 
 def _conditions_in(condition: object) -> Iterator[str]:
@@ -621,7 +632,17 @@ def query_problem(query: str) -> str | None:
         return "not a query of Spark SQL that can be checked; correct it, or write it in a simpler form"
     if len(trees) != 1 or not isinstance(trees[0], sqlglot.exp.Query):
         return "expected one SELECT"
-    return _tree_problem(trees[0]) or _call_problem(tokens)
+    for node in trees[0].walk():
+        if isinstance(node, exp.QueryTransform):
+            return "TRANSFORM … USING starts a program; a rule only reads"
+        if isinstance(node, exp.DDL | exp.DML | exp.Command):
+            return "expected one SELECT; a rule only reads"
+        if isinstance(node, exp.Anonymous) and node.name.lower() not in _KNOWN | _REFUSED:
+            return f"{node.name[:60]}() is no function of Spark SQL; use one of Spark's own"
+    for token, after in pairwise(tokens):
+        if after.token_type.name == "L_PAREN" and token.token_type.name != "STRING" and token.text.lower() in _REFUSED:
+            return f"{token.text.lower()}() depends on more than the rows, or calls Java; a rule calls other functions of Spark SQL"
+    return None
 
 
 def _over_batch(query: str) -> str | None:
@@ -634,21 +655,3 @@ def _over_batch(query: str) -> str | None:
     if not named or any(each != ("batch", "", None) for each in named):
         return None
     return "".join(f"{literal}{'' if name is None else '(batch)'}" for literal, name, *_ in parts)
-
-
-def _tree_problem(tree: exp.Expr) -> str | None:
-    for node in tree.walk():
-        if isinstance(node, exp.QueryTransform):
-            return "TRANSFORM … USING starts a program; a rule only reads"
-        if isinstance(node, exp.DDL | exp.DML | exp.Command):
-            return "expected one SELECT; a rule only reads"
-        if isinstance(node, exp.Anonymous) and node.name.lower() not in _KNOWN | _REFUSED:
-            return f"{node.name[:60]}() is no function of Spark SQL; use one of Spark's own"
-    return None
-
-
-def _call_problem(tokens: list[Token]) -> str | None:
-    for token, after in pairwise(tokens):
-        if after.token_type.name == "L_PAREN" and token.token_type.name != "STRING" and token.text.lower() in _REFUSED:
-            return f"{token.text.lower()}() depends on more than the rows, or calls Java; a rule calls other functions of Spark SQL"
-    return None

@@ -138,16 +138,10 @@ class NoValueError(Exception):
 class Value:
     """A part of an expression over n rows.
 
-    Attributes
-    ----------
-    array
-        Its values, shape (n,), in one of Spark's types; null where the evaluation fails.
-    failed
-        Where the evaluation fails, shape (n,); null if it cannot.
-    literal
-        The constant, if it is written as one: a text, a number, true or false.
-    unit
-        Of an interval that is written out, its unit.
+    ``array``: its values, shape (n,), in one of Spark's types; null where the evaluation fails.
+    ``failed``: where the evaluation fails, shape (n,); null if it cannot.
+    ``literal``: the constant, if it is written as one: a text, a number, true or false.
+    ``unit``: of an interval that is written out, its unit.
     """
 
     array: pa.Array
@@ -171,25 +165,20 @@ def mask_of(truth: pa.Array) -> Mask:
     return np.asarray(truth.to_numpy(zero_copy_only=False), np.bool_)
 
 
+def _in_numbers(kind: pa.DataType) -> pa.DataType:
+    """The type of the days or microseconds of dates, instants and intervals; any other type itself."""
+    return INT if kind == DATE else LONG if is_.is_timestamp(kind) or is_.is_duration(kind) else kind
+
+
 def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
     """Values as numpy's, with zero in the place of null; of dates, instants and intervals their days or microseconds."""
-    kind = array.type
-    if pa.types.is_date32(kind):
-        array = array.view(pa.int32())
-    elif pa.types.is_timestamp(kind) or pa.types.is_duration(kind):
-        array = array.view(pa.int64())
-    if pa.types.is_boolean(kind):
-        array = array.cast(pa.int8())
+    array = array.cast(BYTE) if array.type == BOOL else array.view(_in_numbers(array.type))
     return np.asarray(pc.fill_null(array, 0).to_numpy(zero_copy_only=False))
 
 
 def array_of(numbers: npt.NDArray[Any], kind: pa.DataType, null: Mask | None = None) -> pa.Array:
     """``numbers`` as an array of ``kind``, which may be of times, with null where ``null`` is."""
-    if pa.types.is_boolean(kind):
-        return pa.array(numbers, mask=null)
-    width: Any = np.int32 if pa.types.is_date32(kind) else np.int64 if pa.types.is_temporal(kind) else kind.to_pandas_dtype()
-    found = pa.array(np.asarray(numbers, width), mask=null)
-    return found.view(kind) if pa.types.is_temporal(kind) else found
+    return pa.array(np.asarray(numbers, _in_numbers(kind).to_pandas_dtype()), mask=null).view(kind)
 
 
 def without(array: pa.Array, rows: Mask | None) -> pa.Array:
@@ -262,8 +251,8 @@ def chosen(conditions: Sequence[Mask], values: Sequence[Value], kind: pa.DataTyp
 
 
 def by_value(array: pa.Array, function: Callable[[Any], Any], kind: pa.DataType) -> tuple[pa.Array, Mask | None]:
-    """``function`` of each different value in Python; a row fails where it raises ``ValueError``."""
-    coded = array.dictionary_encode()
+    """``function`` of each different value in Python; a row fails where it raises ``ValueError``. Of times it takes and gives numbers."""
+    coded = array.view(_in_numbers(array.type)).dictionary_encode()
     found: list[Any] = []
     bad: list[bool] = []
     for each in coded.dictionary.to_pylist():
@@ -273,8 +262,7 @@ def by_value(array: pa.Array, function: Callable[[Any], Any], kind: pa.DataType)
             value, wrong = None, True
         found.append(value)
         bad.append(wrong)
-    values = pa.array(found, kind)
-    taken = values.take(coded.indices)
+    taken = pa.array(found, _in_numbers(kind)).view(kind).take(coded.indices)
     if not any(bad):
         return taken, None
     return taken, mask_of(pc.fill_null(pa.array(bad).take(coded.indices), False))

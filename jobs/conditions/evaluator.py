@@ -6,7 +6,7 @@ depends on the types of the columns alone, so an expression over no rows shows i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -19,7 +19,7 @@ from sqlglot import exp
 import windowmill.jobs.conditions.numbers  # noqa: F401 - all of them register functions
 from windowmill.jobs.conditions import evaluated, times
 from windowmill.jobs.conditions.casts import cast, cast_to_common, holds, try_cast
-from windowmill.jobs.conditions.checks import parts_problem
+from windowmill.jobs.conditions.checks import columns_of, parsed, parts_problem
 from windowmill.jobs.conditions.evaluated import (
     BOOL,
     DOUBLE,
@@ -43,7 +43,6 @@ from windowmill.jobs.conditions.evaluated import (
 from windowmill.jobs.conditions.functions import FUNCTIONS, Call, Evaluator, as_truth, rule
 from windowmill.jobs.conditions.nested import field_of, item_of
 from windowmill.jobs.conditions.numbers import arithmetic, choice, compared, is_null, negative, same
-from windowmill.jobs.conditions.syntax import columns_of, parsed
 from windowmill.jobs.conditions.text_functions import like, trimmed
 from windowmill.windowing.errors import SpecError
 
@@ -96,9 +95,11 @@ def _decimal(precision: int, scale: int) -> pa.DataType:
     return pa.decimal128(precision, scale)
 
 
-@rule(exp.Boolean, exp.Null)
-def _constant(own: Evaluator, node: exp.Boolean | exp.Null) -> Value:
-    return own.constant(None, NULL) if isinstance(node, exp.Null) else own.constant(bool(node.this), BOOL)
+rule(exp.Null)(lambda own, _: own.constant(None, NULL))
+rule(exp.Boolean)(lambda own, node: own.constant(bool(node.this), BOOL))
+rule(exp.Paren)(lambda own, node: own.value(node.this))
+rule(exp.Interval)(times.literal_interval)
+rule(exp.Concat)(lambda own, node: own.constant("".join(part.name for part in node.expressions), TEXT))  # texts side by side
 
 
 @rule(exp.Column, exp.Identifier)
@@ -126,14 +127,9 @@ def _item(own: Evaluator, node: exp.Bracket) -> Value:
     if len(node.expressions) != 1:
         raise outside(node.sql("spark"))
     value, index = own.value(node.this), own.value(node.expressions[0])
-    return (
-        field_of(value, index.literal) if pa.types.is_struct(value.kind) and index.kind == TEXT and index.literal else item_of(value, index)
-    )
-
-
-@rule(exp.Paren)
-def _paren(own: Evaluator, node: exp.Paren) -> Value:
-    return own.value(node.this)
+    if pa.types.is_struct(value.kind) and index.kind == TEXT and index.literal:
+        return field_of(value, index.literal)
+    return item_of(value, index)
 
 
 @rule(exp.And, exp.Or)
@@ -238,9 +234,6 @@ def _negative(own: Evaluator, node: exp.Neg) -> Value:
     return negative(own.value(node.this))
 
 
-rule(exp.Interval)(times.literal_interval)
-
-
 @rule(exp.BitwiseAnd, exp.BitwiseOr, exp.BitwiseXor, exp.BitwiseNot)
 def _bits(own: Evaluator, node: Any) -> Value:
     if isinstance(node, exp.BitwiseNot):
@@ -252,32 +245,20 @@ def _bits(own: Evaluator, node: Any) -> Value:
     return applied(function, values)
 
 
-@rule(exp.BitwiseLeftShift, exp.BitwiseRightShift)
-def _shift(own: Evaluator, node: exp.Binary) -> Value:
-    name = "shiftleft" if isinstance(node, exp.BitwiseLeftShift) else "shiftright"
-    return FUNCTIONS[name](Call(own, name, [node.left, node.right]))
-
-
 @rule(exp.HexString)
 def _octets(own: Evaluator, node: exp.HexString) -> Value:
     digits = str(node.this)
     return own.constant(bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), evaluated.BINARY)
 
 
-@rule(exp.Like, exp.ILike, exp.Escape, exp.RegexpLike)
+@rule(exp.Like, exp.ILike, exp.Escape)
 def _pattern(own: Evaluator, node: exp.Expr) -> Value:
     escape, inner = "\\", node
     if isinstance(node, exp.Escape):
         escape, inner = node.expression.name, node.this
-    if isinstance(inner, exp.RegexpLike):
-        return FUNCTIONS["rlike"](Call(own, "rlike", [inner.this, inner.expression]))
     text, each = inner.this, inner.expression
-    several = isinstance(each, exp.Any | exp.All)
-    patterns = (
-        each.this.unnest().expressions
-        if several and isinstance(each.this.unnest(), exp.Tuple)
-        else [each.this.unnest() if several else each]
-    )
+    listed = each.this.unnest() if isinstance(each, exp.Any | exp.All) else each
+    patterns = listed.expressions if isinstance(listed, exp.Tuple) else [listed]
     found = [like(own.value(text), own.value(pattern), escape, ignore_case=isinstance(inner, exp.ILike)) for pattern in patterns]
     if inner.args.get("negate"):
         found = [Value(pc.invert(value.array), value.failed) for value in found]
@@ -301,45 +282,31 @@ def _choice(own: Evaluator, node: exp.If | exp.Case) -> Value:
     return choice(tests, [*(own.value(branch.args["true"]) for branch in branches), otherwise])
 
 
-@rule(exp.Anonymous)
-def _call(own: Evaluator, node: exp.Anonymous) -> Value:
-    name = str(node.this).lower()
-    function = FUNCTIONS.get(name)
-    if function is None:
+#: Calls, and what is written otherwise but is one: the function's name and its arguments.
+_CALLS: Mapping[type, Callable[[Any], tuple[str, Sequence[exp.Expr | None]]]] = {
+    exp.Anonymous: lambda node: (str(node.this).lower(), node.expressions),
+    exp.BitwiseLeftShift: lambda node: ("shiftleft", [node.left, node.right]),
+    exp.BitwiseRightShift: lambda node: ("shiftright", [node.left, node.right]),
+    exp.DPipe: lambda node: ("concat", [node.left, node.right]),
+    exp.RegexpLike: lambda node: ("rlike", [node.this, node.expression]),
+    exp.Substring: lambda node: ("substring", [node.this, node.args.get("start"), node.args.get("length")]),
+    exp.StrPosition: lambda node: ("position", [node.args["substr"], node.this, node.args.get("position")]),
+    exp.Extract: lambda node: ("extract", [exp.Literal.string(node.this.name), node.expression]),
+}
+
+
+@rule(*_CALLS)
+def _call(own: Evaluator, node: exp.Expr) -> Value:
+    name, arguments = _CALLS[type(node)](node)
+    if name not in FUNCTIONS:
         raise outside(f"{name}()")
-    return function(Call(own, name, node.expressions))
+    return FUNCTIONS[name](Call(own, name, [each for each in arguments if each is not None]))
 
 
 @rule(exp.Trim)
 def _trim(own: Evaluator, node: exp.Trim) -> Value:
     characters = own.value(node.expression) if node.args.get("expression") else None
     return trimmed(str(node.args.get("position") or "both").lower(), own.value(node.this), characters)
-
-
-@rule(exp.Substring)
-def _substring(own: Evaluator, node: exp.Substring) -> Value:
-    return FUNCTIONS["substring"](Call(own, "substring", [node.args[name] for name in ("this", "start", "length") if node.args.get(name)]))
-
-
-@rule(exp.StrPosition)
-def _position(own: Evaluator, node: exp.StrPosition) -> Value:
-    given = [node.args["substr"], node.this, node.args.get("position")]
-    return FUNCTIONS["locate"](Call(own, "position", [each for each in given if each is not None]))
-
-
-@rule(exp.DPipe)
-def _joined(own: Evaluator, node: exp.DPipe) -> Value:
-    return FUNCTIONS["concat"](Call(own, "concat", [node.left, node.right]))
-
-
-@rule(exp.Concat)
-def _adjacent(own: Evaluator, node: exp.Concat) -> Value:
-    return own.constant("".join(part.name for part in node.expressions), TEXT)
-
-
-@rule(exp.Extract)
-def _part(own: Evaluator, node: exp.Extract) -> Value:
-    return FUNCTIONS["date_part"](Call(own, "extract", [exp.Literal.string(node.this.name), node.expression]))
 
 
 def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:

@@ -51,9 +51,15 @@ def item_of(value: Value, index: Value) -> Value:
     return _of_place(value, index, lambda places, _: places, strict=True, brackets=True)
 
 
-def _equal(items: pa.Array, places: npt.NDArray[Any], wanted: pa.Array, rows: npt.NDArray[Any]) -> pa.Array:
-    """Whether the ``items`` at ``places`` equal what is ``wanted`` in their ``rows``; null where Spark has null."""
-    return compared("=", Value(items.take(pa.array(places))), Value(wanted.take(pa.array(rows)))).array
+def _first_equal(lists: pa.Array, items: pa.Array, wanted: pa.Array) -> tuple[npt.NDArray[Any], Mask]:
+    """For each of ``lists`` the first place in it whose one of ``items`` equals what is ``wanted``, −1 for none; where one is unknown."""
+    places, rows = _places(lists)
+    equal = compared("=", Value(items.take(pa.array(places))), Value(wanted.take(pa.array(rows)))).array
+    first, unknown, found = np.full(len(lists), -1), np.zeros(len(lists), np.bool_), holds(equal)
+    # In reverse, so that the first of equal ones is written last.
+    first[rows[found][::-1]] = (places - lists.offsets.to_numpy()[rows])[found][::-1]
+    unknown[rows[mask_of(equal.is_null())]] = True
+    return first, unknown
 
 
 def _of_key(value: Value, key: Value) -> Value:
@@ -62,12 +68,8 @@ def _of_key(value: Value, key: Value) -> Value:
         raise outside("a map's item", value.kind, key.kind)
 
     def found(maps: pa.Array, keys: pa.Array) -> Computed:
-        offsets, rows = _places(maps)
-        equal = holds(_equal(maps.keys, offsets, keys, rows))
-        first = np.full(len(maps), -1)
-        # The first of equal keys, in reverse so that it is written last.
-        first[rows[equal][::-1]] = offsets[equal][::-1]
-        return maps.items.take(pa.array(first, mask=first < 0))
+        first, _ = _first_equal(maps, maps.keys, keys)
+        return maps.items.take(pa.array(first + maps.offsets.to_numpy()[:-1], mask=first < 0))
 
     return applied(found, [value, own])
 
@@ -144,12 +146,8 @@ def _contains(call: Call) -> Value:
     _check_wanted(call, value, wanted)
 
     def found(lists: pa.Array, each: pa.Array) -> Computed:
-        places, rows = _places(lists)
-        equal = _equal(lists.values, places, each, rows)
-        holding, unknown = np.zeros(len(lists), np.bool_), np.zeros(len(lists), np.bool_)
-        holding[rows[holds(equal)]] = True
-        unknown[rows[mask_of(equal.is_null())]] = True
-        return pa.array(holding, mask=unknown & ~holding)
+        first, unknown = _first_equal(lists, lists.values, each)
+        return pa.array(first >= 0, mask=unknown & (first < 0))
 
     return applied(found, [value, wanted])
 
@@ -160,14 +158,7 @@ def _contains_key(call: Call) -> Value:
     if not pa.types.is_map(value.kind) or value.kind.key_type != wanted.kind:
         raise call.refused(value, wanted)
 
-    def found(maps: pa.Array, each: pa.Array) -> Computed:
-        places, rows = _places(maps)
-        equal = holds(_equal(maps.keys, places, each, rows))
-        holding = np.zeros(len(maps), np.bool_)
-        holding[rows[equal]] = True
-        return pa.array(holding)
-
-    return applied(found, [value, wanted])
+    return applied(lambda maps, each: pa.array(_first_equal(maps, maps.keys, each)[0] >= 0), [value, wanted])
 
 
 @calls("map_keys", "map_values")
@@ -189,15 +180,7 @@ def _position(call: Call) -> Value:
     value, wanted = call.values(2, 2)
     _check_wanted(call, value, wanted)
 
-    def found(lists: pa.Array, each: pa.Array) -> Computed:
-        places, rows = _places(lists)
-        equal = holds(_equal(lists.values, places, each, rows))
-        first, starts = np.zeros(len(lists), np.int64), np.cumsum(_lengths(lists)) - _lengths(lists)
-        numbers = np.flatnonzero(equal)[::-1]
-        first[rows[numbers]] = numbers - starts[rows[numbers]] + 1
-        return pa.array(first)
-
-    return applied(found, [value, wanted])
+    return applied(lambda lists, each: pa.array(_first_equal(lists, lists.values, each)[0] + 1), [value, wanted])
 
 
 @calls("array_min", "array_max")

@@ -82,13 +82,9 @@ def same(left: Value, right: Value) -> Value:
 
 def _operands(left: Value, right: Value) -> list[Value]:
     left, right = cast_to_common(*_literals_as_decimals(left, right))
-    if not _has_order(left.kind):
+    if not (is_number(left.kind) or is_time(left.kind) or left.kind in (TEXT, BOOL, INTERVAL, evaluated.BINARY, NULL)):
         raise outside("a comparison", left.kind)
     return [left, right]
-
-
-def _has_order(kind: pa.DataType) -> bool:
-    return is_number(kind) or is_time(kind) or kind in (TEXT, BOOL, INTERVAL, evaluated.BINARY, NULL)
 
 
 def _literals_as_decimals(left: Value, right: Value) -> tuple[Value, Value]:
@@ -198,34 +194,19 @@ def _ints(one: pa.Array, other: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray
 
 
 def _in_width(wide: npt.NDArray[Any], failed: Mask, kind: pa.DataType) -> Computed:
-    if kind != LONG:
+    if kind.bit_width < LONG.bit_width:
         bound = 1 << kind.bit_width - 1
         failed = failed | (wide < -bound) | (wide >= bound)
-    return array_of(np.where(failed, 0, wide).astype(kind.to_pandas_dtype()), kind), failed
+    return array_of(np.where(failed, 0, wide), kind), failed
 
 
-def _sum(one: pa.Array, other: pa.Array) -> Computed:
+def exactly(operation: Callable[..., npt.NDArray[Any]], one: pa.Array, other: pa.Array, kind: pa.DataType | None = None) -> Computed:
+    """A sum, difference or product of whole numbers, or of times, in ``kind`` or their own type; where it is beyond that, it fails."""
     a, b = _ints(one, other)
     with np.errstate(over="ignore"):
-        found = a + b
-    return _in_width(found, ((a ^ found) & (b ^ found)) < 0, one.type)
-
-
-def _difference(one: pa.Array, other: pa.Array) -> Computed:
-    a, b = _ints(one, other)
-    with np.errstate(over="ignore"):
-        found = a - b
-    return _in_width(found, ((a ^ b) & (a ^ found)) < 0, one.type)
-
-
-def _product(one: pa.Array, other: pa.Array) -> Computed:
-    a, b = _ints(one, other)
-    with np.errstate(over="ignore", divide="ignore"):
-        found = a * b
-        back = np.floor_divide(found, np.where(a == 0, 1, a))
-    least = np.int64(-(2**63))
-    failed = (a != 0) & ((back != b) | ((a == -1) & (b == least)) | ((b == -1) & (a == least)))
-    return _in_width(found, failed, one.type)
+        found = operation(a, b)
+    # What overflows is off by 2^64 at least, and doubles are off by a 2^53rd.
+    return _in_width(found, np.abs(operation(a.astype(np.float64), b.astype(np.float64)) - found) > 2.0**62, kind or one.type)
 
 
 def _quotient(one: pa.Array, other: pa.Array) -> Computed:
@@ -251,17 +232,11 @@ def _positive_rest(one: pa.Array, other: pa.Array) -> Computed:
     return _in_width(np.where(rest < 0, np.fmod(turned, safe), rest), b == 0, one.type)
 
 
-def _float_rest(one: pa.Array, other: pa.Array) -> Computed:
-    a, b = numbers_of(one), numbers_of(other)
-    with np.errstate(invalid="ignore"):
-        return array_of(np.fmod(a, b), one.type), b == 0
-
-
-def _positive_float_rest(one: pa.Array, other: pa.Array) -> Computed:
+def _float_rest(one: pa.Array, other: pa.Array, *, positive: bool = False) -> Computed:
     a, b = numbers_of(one), numbers_of(other)
     with np.errstate(invalid="ignore"):
         rest = np.fmod(a, b)
-        return array_of(np.where(rest < 0, np.fmod(rest + b, b), rest), one.type), b == 0
+        return array_of(np.where(rest < 0, np.fmod(rest + b, b), rest) if positive else rest, one.type), b == 0
 
 
 def _divided(one: pa.Array, other: pa.Array) -> Computed:
@@ -271,9 +246,9 @@ def _divided(one: pa.Array, other: pa.Array) -> Computed:
 
 
 _WHOLE: Mapping[str, Callable[..., Computed]] = {
-    "+": _sum,
-    "-": _difference,
-    "*": _product,
+    "+": partial(exactly, np.add),
+    "-": partial(exactly, np.subtract),
+    "*": partial(exactly, np.multiply),
     "%": _rest,
     "div": _quotient,
     "pmod": _positive_rest,
@@ -283,7 +258,7 @@ _FLOATS: Mapping[str, Callable[..., Computed]] = {
     "-": pc.subtract,
     "*": pc.multiply,
     "%": _float_rest,
-    "pmod": _positive_float_rest,
+    "pmod": partial(_float_rest, positive=True),
 }
 
 
@@ -609,14 +584,9 @@ def _null_if(call: Call) -> Value:
     return choice([equal], [cast(call.own.constant(None, NULL), left.kind), left])
 
 
-def _is_not_null(value: Value) -> Value:
-    found = is_null(value)
-    return Value(pc.invert(found.array), found.failed)
-
-
 of_values("nvl2", 3, lambda value, given, missing: choice([is_null(value)], [missing, given]))
 of_values("isnull", 1, is_null)
-of_values("isnotnull", 1, _is_not_null)
+of_values("isnotnull", 1, lambda value: Value(without(pc.is_valid(value.array), value.failed), value.failed))
 of_values("equal_null", 2, same)
 
 

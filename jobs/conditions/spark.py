@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.conditions.truths import columns_of, every_condition, may_fail, outside_problem, value_of
+from windowmill.jobs.conditions.truths import columns_of, every_condition, may_fail, outside_problem, read_by, value_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -31,7 +31,10 @@ _ABOUT_TIME = re.compile("csv|date|day|hour|interval|json|minute|month|quarter|s
 
 
 def judged(condition: str, types: Mapping[str, pa.DataType]) -> tuple[Column, Column | None]:
-    """:func:`truth` and :func:`failure` of ``condition``, evaluated once."""
+    """Whether ``condition`` holds over columns of ``types``, and whether it cannot be evaluated on a row, evaluated once.
+
+    The former is null or false where it cannot be evaluated; the latter is null if it always can, or if only Spark evaluates it.
+    """
     if outside_problem(condition, types) is not None or not (may_fail(condition, types) or _is_about_time(condition, types)):
         return F.expr(condition), None
     found = _by_arrow(condition, types)
@@ -39,18 +42,13 @@ def judged(condition: str, types: Mapping[str, pa.DataType]) -> tuple[Column, Co
 
 
 def truth(condition: str, types: Mapping[str, pa.DataType]) -> Column:
-    """Whether ``condition`` holds over columns of ``types``; null or false where it cannot be evaluated."""
+    """The former of :func:`judged`."""
     return judged(condition, types)[0]
 
 
-def failure(condition: str, types: Mapping[str, pa.DataType]) -> Column | None:
-    """Whether ``condition`` cannot be evaluated on a row; ``None`` if it always can, or if only Spark evaluates it."""
-    return judged(condition, types)[1]
-
-
 def failing(conditions: Sequence[str], types: Mapping[str, pa.DataType]) -> Mapping[str, Column]:
-    """:func:`failure` of each condition that can fail."""
-    failures = {condition: failure(condition, types) for condition in conditions}
+    """Whether each condition that can fail does so on a row."""
+    failures = {condition: judged(condition, types)[1] for condition in conditions}
     return {condition: column for condition, column in failures.items() if column is not None}
 
 
@@ -62,8 +60,7 @@ def any_failure(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Column 
 
 def _by_arrow(condition: str, types: Mapping[str, pa.DataType]) -> Column:
     """``_HOLDS`` or ``_FAILS`` where ``condition`` does, evaluated by a task of Python."""
-    wanted = {name.lower() for name in columns_of(condition)}
-    names = [name for name in types if name.lower() in wanted]
+    names = read_by([condition], types)
 
     def found(*given: pa.Array) -> pa.Array:
         n = len(given[0])
@@ -88,7 +85,5 @@ def asks_zone(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> str | Non
 def _is_about_time(condition: str, types: Mapping[str, pa.DataType]) -> bool:
     from windowmill.jobs.conditions.checks import OF_ONE_ROW  # loads the parser
 
-    named = {name.lower() for name in columns_of(condition)}
-    read = " ".join(str(kind) for name, kind in types.items() if name.lower() in named)
-    words = set(re.findall(r"\w+", condition.lower())) - (named - OF_ONE_ROW)
-    return "timestamp" in read or any(map(_ABOUT_TIME.search, words))
+    words = set(re.findall(r"\w+", condition.lower())) - ({name.lower() for name in columns_of(condition)} - OF_ONE_ROW)
+    return any("timestamp" in str(types[name]) for name in read_by([condition], types)) or any(map(_ABOUT_TIME.search, words))

@@ -71,12 +71,8 @@ _TOKEN = re.compile(
 class Pattern:
     """A pattern of Java.
 
-    Attributes
-    ----------
-    compiled
-        The same for Python, over texts.
-    re2
-        One for RE2 that finds something in the same texts; null if RE2 cannot.
+    ``compiled``: the same for Python, over texts.
+    ``re2``: one for RE2 that finds something in the same texts; null if RE2 cannot.
     """
 
     compiled: re.Pattern[str]
@@ -94,7 +90,7 @@ def pattern_of(text: str) -> Pattern:
         pieces = list(_pieces(rest, every="s" in (found[1] if found else "")))
         compiled = re.compile("".join(python for python, _ in pieces), flags)
     except (re.error, OverflowError) as err:
-        raise _refused(text) from err
+        raise OutsideError(f"the pattern {text!r}") from err
     except ValueError as err:
         raise OutsideError(f"the pattern {text!r} ({err})") from err
     ours = None if any(re2 is None for _, re2 in pieces) or re.search(r"\{[0-9]{4,}", rest) else "".join(re2 or "" for _, re2 in pieces)
@@ -102,10 +98,6 @@ def pattern_of(text: str) -> Pattern:
         # RE2 would take letters of other scripts for those of ASCII.
         ours = None
     return Pattern(compiled, ours)
-
-
-def _refused(text: str) -> OutsideError:
-    return OutsideError(f"the pattern {text!r}")
 
 
 def _pieces(text: str, *, every: bool) -> Iterator[tuple[str, str | None]]:
@@ -129,7 +121,8 @@ def _pieces(text: str, *, every: bool) -> Iterator[tuple[str, str | None]]:
             if piece.endswith(")"):
                 raise ValueError("flags behind the beginning")
             depth, quantified = depth + 1, False
-            yield _group(piece)
+            own = re.sub(r"^\(\?<(?=\w)", "(?P<", piece)
+            yield own, None if own in ("(?=", "(?!", "(?<=", "(?<!", "(?>") else own
         elif kind == "class":
             own, place = _class(text, found.start())
             yield own, own
@@ -147,41 +140,26 @@ def _pieces(text: str, *, every: bool) -> Iterator[tuple[str, str | None]]:
             yield plain, plain
 
 
-def _group(piece: str) -> tuple[str, str | None]:
-    if piece in ("(", "(?:"):
-        return piece, piece
-    if piece in ("(?=", "(?!", "(?<=", "(?<!", "(?>"):
-        return piece, None
-    return f"(?P<{piece[3:]}", f"(?P<{piece[3:]}"
-
-
 _SIMPLE = {"t": "\\t", "n": "\\n", "r": "\\r", "f": "\\f", "a": "\\x07", "e": "\\x1b"}
-
-
-def _boundary(letter: str) -> str:
-    word = rf"[^\W{_NO_DIGITS}]|[{_ACCENTS}]"
-    behind, ahead = (f"(?<={word})", f"(?<!{word})"), (f"(?={word})", f"(?!{word})")
-    ahead = ahead if letter == "B" else ahead[::-1]
-    return f"(?u:{behind[0]}{ahead[0]}|{behind[1]}{ahead[1]})"
+#: What words consist of to Java: letters, digits and accents of all scripts, but not other numbers.
+_WORD = rf"[^\W{_NO_DIGITS}]|[{_ACCENTS}]"
+#: What letters behind a backslash mean to Python and to RE2, which leaves the vertical tab out of spaces.
+_ESCAPES: dict[str, tuple[str, str | None]] = {
+    **{letter: (own, own) for letter, own in _SIMPLE.items()},
+    **{letter: (f"\\{letter}", f"\\{letter}") for letter in "dDwWA"},
+    "s": ("[ \\t-\\r]", "[ \\t-\\r]"),
+    "S": ("[^ \\t-\\r]", "[^ \\t-\\r]"),
+    "b": (f"(?u:(?<={_WORD})(?!{_WORD})|(?<!{_WORD})(?={_WORD}))", None),
+    "B": (f"(?u:(?<={_WORD})(?={_WORD})|(?<!{_WORD})(?!{_WORD}))", None),
+    "z": (r"\Z", r"\z"),
+    "Z": (_DOLLAR, None),
+}
 
 
 def _escape(piece: str) -> tuple[str, str | None]:
     letter = piece[1:2]
-    if letter in "dDwW" and letter:
-        return piece, piece
-    if letter in ("s", "S"):
-        # RE2 leaves out the vertical tab.
-        own = "[^ \\t-\\r]" if letter == "S" else "[ \\t-\\r]"
-        return own, own
-    if letter in ("b", "B"):
-        # To Java, words consist of letters, digits and accents of all scripts, but not of other numbers.
-        return _boundary(letter), None
-    if letter == "A":
-        return piece, piece
-    if letter in ("z", "Z"):
-        return (r"\Z", r"\z") if letter == "z" else (_DOLLAR, None)
-    if letter in _SIMPLE:
-        return _SIMPLE[letter], _SIMPLE[letter]
+    if letter in _ESCAPES:
+        return _ESCAPES[letter]
     if letter in ("x", "u"):
         return piece, "\\x{" + piece[2:] + "}"
     if letter == "p" and piece[3:-1] in _NAMED:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from windowmill.jobs.conditions.casts import cast, date_of, days_of, seconds_ahead, zone_of
+from windowmill.jobs.conditions.casts import cast, date_of, date_text, days_of, seconds_ahead, zone_of
 from windowmill.jobs.conditions.evaluated import (
     DATE,
     DOUBLE,
@@ -27,7 +27,6 @@ from windowmill.jobs.conditions.evaluated import (
     NULL,
     TEXT,
     Computed,
-    Mask,
     Value,
     applied,
     array_of,
@@ -40,6 +39,7 @@ from windowmill.jobs.conditions.evaluated import (
     repeated,
 )
 from windowmill.jobs.conditions.functions import Call, Evaluator, calls, function, literal_of, whole
+from windowmill.jobs.conditions.numbers import exactly
 from windowmill.jobs.instants import MONTH_NAMES, PatternError, pattern_of
 
 if TYPE_CHECKING:
@@ -55,14 +55,9 @@ _MONTHS = {"MONTH": 1, "QUARTER": 3, "YEAR": 12}
 _MOST_MONTHS, _MOST_DAYS = 10_000_000, (2**63 - 1) // DAY - 1
 #: Names of units in date_trunc and trunc.
 _TRUNCATED = {
-    "YEAR": "YEAR",
-    "YYYY": "YEAR",
-    "YY": "YEAR",
-    "QUARTER": "QUARTER",
-    "MONTH": "MONTH",
-    "MON": "MONTH",
-    "MM": "MONTH",
-    "WEEK": "WEEK",
+    **dict.fromkeys(("YEAR", "YYYY", "YY"), "YEAR"),
+    **dict.fromkeys(("MONTH", "MON", "MM"), "MONTH"),
+    **{name: name for name in ("QUARTER", "WEEK")},
 }
 _TRUNCATED_CLOCK = {"DAY": "DAY", "DD": "DAY", **{name: name for name in CLOCK if name not in ("DAY", "WEEK")}}
 #: 1970-01-01 was a Thursday.
@@ -221,11 +216,12 @@ def _next_day(call: Call) -> Value:
     day = next((number for number, each in enumerate(map(str.lower, WEEKDAYS)) if name in (each, each[:2], each[:3])), None)
     if day is None:
         raise outside(f"next_day() of {named.literal!r}")
-    return applied(lambda dates: array_of(_days_later(days_in(dates), day), DATE), [date(value)])
 
+    def next_one(dates: pa.Array) -> Computed:
+        days = days_in(dates)
+        return array_of(days + (day - _weekday(days) - 1) % 7 + 1, DATE)
 
-def _days_later(days: Ints, weekday: int) -> Ints:
-    return days + (weekday - _weekday(days) - 1) % 7 + 1
+    return applied(next_one, [date(value)])
 
 
 @calls("months_between")
@@ -420,13 +416,7 @@ def _moved(value: Value, origin: ZoneInfo | int, target: ZoneInfo | int) -> Valu
             raise ValueError(micros)
         return found
 
-    kind = value.kind
-
-    def all_moved(times: pa.Array) -> tuple[pa.Array, object]:
-        numbers, failed = by_value(times.view(pa.int64()), moved, pa.int64())
-        return numbers.view(kind), failed
-
-    return applied(all_moved, [value])
+    return applied(lambda times: by_value(times, moved, value.kind), [value])
 
 
 @calls("from_utc_timestamp", "to_utc_timestamp")
@@ -498,7 +488,7 @@ def moved_by_interval(sign: str, left: Value, right: Value) -> Value:
         if left.kind == right.kind == DATE:
             return applied(lambda one, other: array_of((days_in(one) - days_in(other)) * DAY, INTERVAL), [left, right])
         kind = INSTANT if INSTANT in (left.kind, right.kind) else LOCAL_TIME
-        return applied(_time_between, [cast(left, kind), cast(right, kind)])
+        return applied(partial(exactly, np.subtract, kind=INTERVAL), [cast(left, kind), cast(right, kind)])
     if left.kind == right.kind == MONTHS and left.literal and right.literal:
         total = left.literal[0] + direction * right.literal[0]
         return Value(repeated((total, 0, 0), MONTHS, len(left.array)), None, (total, 0, 0), "MONTH")
@@ -515,13 +505,6 @@ def _by_interval(left: Value, right: Value, direction: int) -> Value:
     return applied(lambda times, each: later(times, direction * numbers_of(each), 1), [left, right])
 
 
-def _time_between(one: pa.Array, other: pa.Array) -> Computed:
-    a, b = numbers_of(one).astype(np.int64), numbers_of(other).astype(np.int64)
-    with np.errstate(over="ignore"):
-        found = a - b
-    return array_of(found, INTERVAL), ((a ^ b) & (a ^ found)) < 0
-
-
 _PATTERN = re.compile(r"([A-Za-z])\1*|'(?:[^']|'')*'|[^A-Za-z'#{}\[\]]")
 _FORMAT_INSTEAD = "parts such as yyyy, MMM, dd, HH, mm, ss, SSS or a"
 #: Parts of formats of which texts are read here; other formats are read as :mod:`windowmill.jobs.instants` does, in the years 1 to 9999.
@@ -533,18 +516,9 @@ _FIELDS = {
 }
 
 
-def _digits(width: int, number: Callable[[int, int], int]) -> Callable[[int, int], str]:
-    return lambda days, of_day: f"{number(days, of_day):0{width}}"
-
-
-def _year(days: int, _of_day: int) -> str:
-    year = date_of(days)[0]
-    return f"{'-' if year < 0 else '+' if year > 9_999 else ''}{abs(year):04}"
-
-
 #: What each part of a format writes for days since 1970 and microseconds since midnight.
 _WRITTEN: dict[str, Callable[[int, int], str]] = {
-    "yyyy": _year,
+    "yyyy": lambda days, _: date_text(days)[:-6],
     "y": lambda days, _: str(date_of(days)[0]),
     "yy": lambda days, _: f"{abs(date_of(days)[0]) % 100:02}",
     "a": lambda _, of_day: "AM" if of_day < DAY // 2 else "PM",
@@ -566,7 +540,8 @@ _NUMBERS: dict[str, Callable[[int, int], int]] = {
     "m": lambda _, of_day: of_day // MINUTE % 60,
     "s": lambda _, of_day: of_day // SECOND % 60,
 }
-_WRITTEN |= {letter * width: _digits(width, number) for letter, number in _NUMBERS.items() for width in (1, 2)}
+_WRITTEN |= {letter: lambda *at, number=number: f"{number(*at)}" for letter, number in _NUMBERS.items()}
+_WRITTEN |= {2 * letter: lambda *at, number=number: f"{number(*at):02}" for letter, number in _NUMBERS.items()}
 
 
 @lru_cache(100)
@@ -592,7 +567,7 @@ def formatted(value: Value, written: str) -> Value:
         days, of_day = divmod(micros, DAY)
         return "".join(_WRITTEN[part](days, of_day) if part in _WRITTEN else _unquoted(part) for part in parts)
 
-    return applied(lambda array: by_value(array.view(pa.int64()), shown, TEXT), [cast(instant(value), INSTANT)])
+    return applied(lambda array: by_value(array, shown, TEXT), [cast(instant(value), INSTANT)])
 
 
 @calls("dayname", "monthname")
@@ -649,21 +624,18 @@ def _to_time(call: Call) -> Value:
 def _read_by(written: str) -> Callable[[pa.Array], Computed]:
     """What reads texts of a format as instants; raises ``OutsideError`` for one that is not read here."""
     own = _reader(written)
-    if own is None:
-        try:
-            pattern = pattern_of(written)
-        except PatternError as err:
-            raise outside(f"the format {written!r}", instead=_FORMAT_INSTEAD) from err
+    if own is not None:
+        return lambda texts: by_value(texts, own, INSTANT)
+    try:
+        pattern = pattern_of(written)
+    except PatternError as err:
+        raise outside(f"the format {written!r}", instead=_FORMAT_INSTEAD) from err
 
     def read(texts: pa.Array) -> Computed:
-        numbers, failed = by_value(texts, own, pa.int64()) if own is not None else _found(pattern.instants(texts))
-        return numbers.view(INSTANT), failed
+        instants = pattern.instants(texts).view(INSTANT)
+        return instants, mask_of(instants.is_null())
 
     return read
-
-
-def _found(instants: pa.Array) -> tuple[pa.Array, Mask | None]:
-    return instants, mask_of(instants.is_null())
 
 
 @calls("unix_timestamp", "to_unix_timestamp")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.conditions.evaluated import Value
-    from windowmill.windowing.spec import Pipeline
 
 
 def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
@@ -33,9 +32,15 @@ def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
 def columns_of(condition: str) -> frozenset[str]:
     """Names of the columns that ``condition`` reads; of a field in a column that of the column."""
     # Loads the parser, which a spec without conditions does without; so do other imports within functions here.
-    from windowmill.jobs.conditions import syntax
+    from windowmill.jobs.conditions import checks
 
-    return syntax.columns_of(condition)
+    return checks.columns_of(condition)
+
+
+def read_by(conditions: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Those of the columns ``names`` that ``conditions`` read, in any case."""
+    read = {name.lower() for condition in conditions for name in columns_of(condition)}
+    return [name for name in names if name.lower() in read]
 
 
 def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
@@ -63,14 +68,9 @@ class Truth:
 class Conditions:
     """Conditions over columns of given types; small and picklable.
 
-    Attributes
-    ----------
-    texts
-        Those that are evaluated over Arrow tables.
-    outside
-        For each other condition, why only Spark evaluates it.
-    may_fail
-        Whether a row may exist on which one of ``texts`` fails.
+    ``texts``: those that are evaluated over Arrow tables.
+    ``outside``: for each other condition, why only Spark evaluates it.
+    ``may_fail``: whether a row may exist on which one of ``texts`` fails.
     """
 
     texts: Sequence[str]
@@ -92,12 +92,7 @@ class Conditions:
 def evaluate(conditions: Sequence[str], rows: pa.Table) -> dict[str, Truth]:
     """Evaluate each condition over ``rows`` as Spark would.
 
-    Raises
-    ------
-    SpecError
-        If a condition is not Spark SQL.
-    UnsupportedError
-        If only Spark evaluates it over columns of these types.
+    Raises ``SpecError`` if a condition is not Spark SQL; ``UnsupportedError`` if only Spark evaluates it over columns of these types.
     """
     if rows.num_rows:
         found = Conditions.of(conditions, dict(zip(rows.schema.names, rows.schema.types, strict=True)))
@@ -110,8 +105,7 @@ def _truth(condition: str, rows: pa.Table) -> Truth:
     n = rows.num_rows
     if not n:
         return Truth(pa.array([], pa.bool_()), pa.array([], pa.bool_()))
-    wanted = {name.lower() for name in columns_of(condition)}
-    columns = {name: rows.column(name).combine_chunks() for name in rows.column_names if name.lower() in wanted}
+    columns = {name: rows.column(name).combine_chunks() for name in read_by([condition], rows.column_names)}
     value = value_of(condition, columns, n)
     return Truth(pc.fill_null(value.array, False), pa.array(np.zeros(n, np.bool_) if value.failed is None else value.failed))
 
@@ -119,10 +113,7 @@ def _truth(condition: str, rows: pa.Table) -> Truth:
 def outside_problem(condition: str, types: Mapping[str, pa.DataType]) -> str | None:
     """Why only Spark evaluates ``condition`` over columns of ``types``; null if it is evaluated over Arrow tables too.
 
-    Raises
-    ------
-    SpecError
-        If it is no Spark SQL, or a constant in it cannot be what it must.
+    Raises ``SpecError`` if it is no Spark SQL, or a constant in it cannot be what it must.
     """
     return _outside(condition, types)[0]
 
@@ -135,20 +126,16 @@ def may_fail(condition: str, types: Mapping[str, pa.DataType]) -> bool:
 def _outside(condition: str, types: Mapping[str, pa.DataType]) -> tuple[str | None, bool]:
     from windowmill.jobs.conditions import evaluator
 
-    wanted = {name.lower() for name in columns_of(condition)}
-    return evaluator.outside_over(condition, tuple((name, kind) for name, kind in types.items() if name.lower() in wanted))
-
-
-def _outside_whatever(condition: str) -> str | None:
-    from windowmill.jobs.conditions import evaluator
-
-    return evaluator.outside_whatever(condition)
+    return evaluator.outside_over(condition, tuple((name, types[name]) for name in read_by([condition], types)))
 
 
 def outside_by_field(pipeline: Pipeline, types: Mapping[str, pa.DataType] | None = None) -> dict[str, str]:
     """Why only Spark evaluates a condition, by the path of its field; without the columns' ``types``, as far as they do not decide."""
+    from windowmill.jobs.conditions import evaluator
+
     reasons = (
-        (where, _outside_whatever(text) if types is None else outside_problem(text, types)) for where, text in conditions_by_field(pipeline)
+        (where, evaluator.outside_whatever(text) if types is None else outside_problem(text, types))
+        for where, text in conditions_by_field(pipeline)
     )
     return {where: f"{why}; `compute: local` and `windowmill try` refuse it" for where, why in reasons if why is not None}
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.stores import Options, options_of, use_options
+from windowmill.jobs.conditions.truths import read_by
 from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.base import columns_read, conditions_read
 from windowmill.jobs.layouts.lateness import watermarks_at_arrival, with_arrival
@@ -269,7 +270,7 @@ def answers_of(batch: TableInput, spark: SparkSession, options: Mapping[str, Opt
     if plain is None or batch.expected_rows > _MAX_ANSWERED_ROWS:
         return NO_ANSWERS
     conditions = list(plain.conditions.outside)
-    names = plain.read_by(conditions)
+    names = read_by(conditions, plain.types)
     if not batch.columns.in_conditions.keys() >= set(names):  # the rows that tasks give have no declared lengths and collations
         return NO_ANSWERS
     schema = pa.schema([(FILE, pa.int32()), (ROW, pa.int64()), *((name, plain.types[name]) for name in names)])

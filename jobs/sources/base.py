@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.sources.options import FOLDER_OPTIONS, KAFKA_OPTIONS, folder_problems, kafka_problems
@@ -20,9 +20,9 @@ from windowmill.windowing.registry import Registry, resolve
 from windowmill.windowing.spec import DELTA_OPTIONS, Pipeline, Source
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from windowmill.checkpoints.plans import Plan
-    from windowmill.jobs.sources.kafka_messages import MessageForm
-    from windowmill.jobs.sources.text_files import TextForm
     from windowmill.jobs.spark.access import DataFrame, SparkSession
 
 #: Prefix of the caveat of a Delta table that a spec names by a catalog.
@@ -108,6 +108,13 @@ class Reading:
         return sum(file.size_bytes for file in self.files)
 
 
+class RowForm(Protocol):
+    """How the rows of a text file, or of messages, are read."""
+
+    def batches(self, file: PlainFile, form: Any, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """The ``columns`` of all rows, in order; ``form`` is the :class:`.Form` of the source's columns."""
+
+
 @dataclass(frozen=True, slots=True)
 class PlainFile:
     """A Parquet file that this process and tasks can open, or a text file, or messages of a topic, that this process can.
@@ -133,7 +140,7 @@ class PlainFile:
     names: Mapping[str, str]
     constants: Mapping[str, str | None]
     least: Mapping[str, int] = field(default_factory=dict)
-    text: TextForm | MessageForm | None = None
+    text: RowForm | None = None
     casts: ExpectedColumns | None = None
 
 

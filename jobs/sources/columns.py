@@ -4,31 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
+from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BooleanType,
-    DataType,
-    DateType,
-    IntegralType,
-    MapType,
-    NumericType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-)
 
 from windowmill.checkpoints.committer import widens
-from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition
+from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition, read_by
 from windowmill.windowing.columnar.added_columns import TAKEN
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import SourceSchemaError, first_line, no_column
@@ -47,12 +34,12 @@ _FIXED = re.compile(r"\bchar\((\d+)\)", re.IGNORECASE)
 class Columns:
     """The source's columns, as the plan pins them."""
 
-    struct: StructType
+    struct: T.StructType
 
     @classmethod
     def of(cls, schema_json: str) -> Columns:
         """The columns of a schema written as the JSON of a Spark ``StructType``."""
-        return cls(StructType.fromJson(json.loads(schema_json)))
+        return cls(T.StructType.fromJson(json.loads(schema_json)))
 
     @classmethod
     def of_arrow(cls, schema: pa.Schema) -> Columns:
@@ -95,108 +82,80 @@ class Columns:
 
     def may_be_time(self, name: str) -> bool:
         """Whether :class:`.EventTimes` takes the values of the column ``name``, by its type."""
-        return isinstance(self.type_of(name), IntegralType | TimestampType | TimestampNTZType | DateType | StringType)
+        return isinstance(self.type_of(name), T.IntegralType | T.TimestampType | T.TimestampNTZType | T.DateType | T.StringType)
 
-    def type_of(self, name: str) -> DataType:
+    def type_of(self, name: str) -> T.DataType:
         """Spark type of the column ``name``."""
         return self.struct[name].dataType
 
     def check(
-        self,
-        pipeline: Pipeline,
-        place: str,
-        unread: Mapping[str, str] = MappingProxyType({}),
-        untyped: Collection[str] = (),
+        self, pipeline: Pipeline, place: str, unread: Mapping[str, str] = MappingProxyType({}), untyped: Collection[str] = ()
     ) -> None:
         """Raise ``SourceSchemaError``, naming the field and all columns, if a column that the spec names does not exist or fit.
 
         ``unread`` are further columns of the source that are not read, each with the reason; ``untyped`` those of these that
         have no value yet.
         """
-        known = set(self.struct.names)
+        for where, problem in self._problems(pipeline, place, unread, untyped):
+            raise SourceSchemaError(f"pipeline {pipeline.pipeline}: {where}: {problem}")
+
+    def _problems(self, pipeline: Pipeline, place: str, unread: Mapping[str, str], untyped: Collection[str]) -> Iterator[tuple[str, str]]:
         for name in used_columns(pipeline, unread):
-            raise SourceSchemaError(
-                f"pipeline {pipeline.pipeline}: {place}: column {name!r} {unread[name]}; write it in one type that is read, or give the "
-                "columns as source.options.schema"
-            )
-        wanted = [(f"keys.{i}", name) for i, name in enumerate(pipeline.keys)]
-        wanted += [(f"time.tie_break.{i}", name) for i, name in enumerate(pipeline.time.tie_break)]
+            yield place, f"column {name!r} {unread[name]}; write it in one type that is read, or give the columns as source.options.schema"
+        keys = [(f"keys.{index}", name) for index, name in enumerate(pipeline.keys)]
+        ties = [(f"time.tie_break.{index}", name) for index, name in enumerate(pipeline.time.tie_break)]
         axis = [("time.column", pipeline.time.column), *([("time.end", pipeline.time.end)] if pipeline.time.end else [])]
-        for index, window in enumerate(pipeline.windows):
-            wanted += [(f"windows.{index}.{field}", use.column) for field, use in window.columns().items()]
-        wanted += axis
-        for where, name in wanted:
-            if name not in known:
-                raise SourceSchemaError(f"pipeline {pipeline.pipeline}: {where}: {no_column(place, name, known)}")
-        for index, name in enumerate(pipeline.keys):
-            if isinstance(self.type_of(name), ArrayType | MapType | StructType | VariantType):
-                raise SourceSchemaError(
-                    f"pipeline {pipeline.pipeline}: keys.{index}: {name!r} is {self.type_of(name).simpleString()}, which cannot be a key; "
-                    "name a column of a simple type, or add one to the source that holds the part of it that is meant"
-                )
-        for index, name in enumerate(pipeline.time.tie_break):
-            if isinstance(self.type_of(name), ArrayType | MapType | StructType):
-                raise SourceSchemaError(
-                    f"pipeline {pipeline.pipeline}: time.tie_break.{index}: {name!r} is {self.type_of(name).simpleString()}; "
-                    "expected values that have an order"
-                )
+        uses = [
+            (f"windows.{index}.{field}", use) for index, window in enumerate(pipeline.windows) for field, use in window.columns().items()
+        ]
+        for where, name in [*keys, *ties, *((where, use.column) for where, use in uses), *axis]:
+            if name not in self.struct.names:
+                yield where, no_column(place, name, set(self.struct.names))
+        for where, name in keys:
+            if isinstance(self.type_of(name), T.ArrayType | T.MapType | T.StructType | T.VariantType):
+                instead = "name a column of a simple type, or add one to the source that holds the part of it that is meant"
+                yield where, f"{name!r} is {self.type_of(name).simpleString()}, which cannot be a key; {instead}"
+        for where, name in ties:
+            if isinstance(self.type_of(name), T.ArrayType | T.MapType | T.StructType):
+                yield where, f"{name!r} is {self.type_of(name).simpleString()}; expected values that have an order"
         for where, name in axis:
-            self._check_axis(pipeline, where, name)
-        self._check_windows(pipeline, [name for _, name in axis])
-        self._check_conditions(pipeline, place)
-        _check_untyped(pipeline, place, untyped)
-
-    def _check_windows(self, pipeline: Pipeline, axis: Sequence[str]) -> None:
-        uses = ((index, *each) for index, window in enumerate(pipeline.windows) for each in window.columns().items())
-        for index, field, use in uses:
+            yield from ((where, problem) for problem in self._axis_problems(pipeline, name))
+        for where, use in uses:
             kind = self.type_of(use.column)
-            is_number, is_instant = isinstance(kind, NumericType | BooleanType), kind.typeName() in ("timestamp", "timestamp_ntz", "date")
-            if use.column not in axis and not (is_number if use.required == "number" else is_instant):
-                expected = (
-                    "a number, or a duration as `by`" if is_instant else "a number" if use.required == "number" else "an instant or a date"
-                )
-                raise SourceSchemaError(
-                    f"pipeline {pipeline.pipeline}: windows.{index}.{field}: {use.column!r} is {kind.simpleString()}; expected {expected}"
-                )
-
-    def _check_conditions(self, pipeline: Pipeline, place: str) -> None:
+            is_number = isinstance(kind, T.NumericType | T.BooleanType)
+            is_instant = kind.typeName() in ("timestamp", "timestamp_ntz", "date")
+            if use.column not in [name for _, name in axis] and not (is_number if use.required == "number" else is_instant):
+                number = "a number, or a duration as `by`" if is_instant else "a number"
+                expected = number if is_instant or use.required == "number" else "an instant or a date"
+                yield where, f"{use.column!r} is {kind.simpleString()}; expected {expected}"
         # Where no column has the name, Spark takes `user` or `current_time` for the function.
         known = {name.lower() for name in self.struct.names}
         for where, text in conditions_by_field(pipeline):
-            missing = sorted(name for name in columns_of(text) if name.lower() not in known)
-            if missing:
-                raise SourceSchemaError(f"pipeline {pipeline.pipeline}: {where}: {no_column(place, missing[0], self.struct.names)}")
+            for name in sorted(name for name in columns_of(text) if name.lower() not in known):
+                yield where, no_column(place, name, self.struct.names)
+        # Aggregates that compare values, or compute with them, of a column whose type no value says: as text, 9 comes after 10.
+        for label, spec in pipeline.aggregates.items():
+            declared = spec.declaration
+            typed = spec.columns if declared.takes in ("number", "boolean") else spec.columns[:1] if declared.orders else ()
+            instead = "give the columns as source.options.schema, or run when a file has a value"
+            for name in [name for name in typed if name in untyped]:
+                yield f"aggregates.{label}", f"column {name!r} of {place} has no value yet, so that its type is not known; {instead}"
 
-    def _check_axis(self, pipeline: Pipeline, where: str, name: str) -> None:
-        kind, place = self.type_of(name), f"pipeline {pipeline.pipeline}: {where}"
-        whole = isinstance(kind, IntegralType)
-        if whole and pipeline.time.unit is None:
-            raise SourceSchemaError(f"{place}: {name!r} is {kind.simpleString()}; say what it counts with time.unit (us, ms, s or none)")
-        if pipeline.time.unit is not None and not whole:
+    def _axis_problems(self, pipeline: Pipeline, name: str) -> Iterator[str]:
+        kind, unit = self.type_of(name), pipeline.time.unit
+        whole, is_of = isinstance(kind, T.IntegralType), f"{name!r} is {kind.simpleString()}"
+        if whole and unit is None:
+            yield f"{is_of}; say what it counts with time.unit (us, ms, s or none)"
+        if unit is not None and not whole:
             # One value that is not a whole number gives the column of a text file another type.
             in_text = pipeline.source is not None and pipeline.source.format in ("csv", "json")
             or_schema = f", or give source.options.schema with {name} BIGINT if the column counts units of time" if in_text else ""
-            raise SourceSchemaError(
-                f"{place}: time.unit: {name!r} is {kind.simpleString()}, not an integer; leave time.unit out{or_schema}"
-            )
+            yield f"time.unit: {is_of}, not an integer; leave time.unit out{or_schema}"
         if not whole and kind.typeName() not in ("timestamp", "timestamp_ntz", "date", "string"):
-            raise SourceSchemaError(f"{place}: {name!r} is {kind.simpleString()}; expected a timestamp, a date or an integer")
+            yield f"{is_of}; expected a timestamp, a date or an integer"
 
 
-def _check_untyped(pipeline: Pipeline, place: str, untyped: Collection[str]) -> None:
-    """Refuse aggregates that compare values, or compute with them, of a column whose type no value says: as text, 9 comes after 10."""
-    for name, spec in pipeline.aggregates.items():
-        declared = spec.declaration
-        typed = spec.columns if declared.takes in ("number", "boolean") else spec.columns[:1] if declared.orders else ()
-        column = next((each for each in typed if each in untyped), None)
-        if column is not None:
-            raise SourceSchemaError(
-                f"pipeline {pipeline.pipeline}: aggregates.{name}: column {column!r} of {place} has no value yet, so that its type is not "
-                "known; give the columns as source.options.schema, or run when a file has a value"
-            )
-
-
-def physical_name(field: StructField) -> str:
+def physical_name(field: T.StructField) -> str:
     """The name of a column, or of a field within one, in the Parquet files; it differs from its own under column mapping."""
     return str(field.metadata.get(PHYSICAL, field.name))
 
@@ -205,9 +164,8 @@ def used_columns(pipeline: Pipeline, names: Iterable[str]) -> list[str]:
     """Those of the source's columns ``names`` that the spec names, and those that windows over whole rows keep."""
     names = list(names)
     used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, names)}
-    # Spark ignores case in a condition.
-    in_conditions = {name.lower() for condition in every_condition(pipeline) for name in columns_of(condition)}
-    return [name for name in names if name in used or name.lower() in in_conditions]
+    used |= set(read_by(every_condition(pipeline), names))
+    return [name for name in names if name in used]
 
 
 def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> None:
@@ -228,7 +186,7 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
         is_padded_alike = _paddings(field) == _paddings(new[field.name])
         if is_padded_alike and (field.name not in stored or _plain(wider) == _plain(field.dataType)):
             continue
-        alone = StructType([new[each.name] if each.name == field.name else each for each in old])
+        alone = T.StructType([new[each.name] if each.name == field.name else each for each in old])
         why = _why_not_wider(pipeline, Columns(old), Columns(alone), field.name) if is_padded_alike else ""
         if why is not None:
             raise SourceSchemaError(
@@ -243,15 +201,15 @@ def unchanged_types(before: str, now: str, pipeline: Pipeline, place: str) -> st
     for field in old:
         if field.name not in new.names or new[field.name].dataType == field.dataType:
             continue
-        alone = StructType([new[field.name] if each.name == field.name else each for each in old])
+        alone = T.StructType([new[field.name] if each.name == field.name else each for each in old])
         try:
             check_unchanged(before, alone.json(), pipeline, place)
         except SourceSchemaError:
-            new = StructType([field if each.name == field.name else each for each in new])
+            new = T.StructType([field if each.name == field.name else each for each in new])
     return str(new.json())
 
 
-def _gone(field: StructField, new: StructType, place: str) -> str:
+def _gone(field: T.StructField, new: T.StructType, place: str) -> str:
     """The message for the column ``field``, which the schema ``new`` does not have under its name."""
     renamed = next((other.name for other in new if PHYSICAL in field.metadata | other.metadata and _is_same(field, other)), None)
     if renamed is not None:
@@ -262,7 +220,7 @@ def _gone(field: StructField, new: StructType, place: str) -> str:
     return f"source {place}: column {field.name!r} is gone since the last batch; bring it back, or rebuild in a new sink without it"
 
 
-def _check_same(old: StructField, new: StructField, name: str, place: str) -> None:
+def _check_same(old: T.StructField, new: T.StructField, name: str, place: str) -> None:
     """Raise ``SourceSchemaError`` if ``new``, or a field within it, is another column of the table than ``old`` under the same name.
 
     With column mapping a name may pass from one column to another, by renaming or by dropping and adding; files identify them by
@@ -277,51 +235,57 @@ def _check_same(old: StructField, new: StructField, name: str, place: str) -> No
         _check_same(inner, later, f"{name}.{inner.name}", place)
 
 
-def _is_same(old: StructField, new: StructField) -> bool:
+def _is_same(old: T.StructField, new: T.StructField) -> bool:
     ids = [field.metadata[COLUMN_ID] for field in (old, new) if COLUMN_ID in field.metadata]
     # Before column mapping was enabled there were no ids, and the files had the names of the schema.
     return physical_name(old) == physical_name(new) and len(set(ids)) <= 1
 
 
-def _paddings(field: StructField) -> list[str]:
+def _paddings(field: T.StructField) -> list[str]:
     """The lengths to which Spark pads texts of a column."""
     return _FIXED.findall(field.metadata.get(DECLARED, ""))
 
 
-def _has_collation(field: StructField) -> bool:
+def _has_collation(field: T.StructField) -> bool:
     return "collate" in field.dataType.simpleString() or any(key.startswith("__COLLATIONS") for key in field.metadata)
 
 
-def _declared(field: StructField) -> str:
+def _declared(field: T.StructField) -> str:
     """The type of a column as its owner has declared it."""
     return str(field.metadata.get(DECLARED, field.dataType.simpleString()))
 
 
-def _stored_as(field: StructField) -> str:
+def _stored_as(field: T.StructField) -> str:
     own = f", id {field.metadata[COLUMN_ID]}" if COLUMN_ID in field.metadata else ""
     return f"{physical_name(field)!r}{own}"
 
 
-def _inner_fields(old: DataType, new: DataType) -> Iterator[tuple[StructField, StructField]]:
+def _inner_fields(old: T.DataType, new: T.DataType) -> Iterator[tuple[T.StructField, T.StructField]]:
     """The fields of structs within two types that are at the same place and have the same name."""
-    if isinstance(old, StructType) and isinstance(new, StructType):
+    if isinstance(old, T.StructType) and isinstance(new, T.StructType):
         yield from ((field, new[field.name]) for field in old if field.name in new.names)
-    elif isinstance(old, ArrayType) and isinstance(new, ArrayType):
+    elif isinstance(old, T.ArrayType) and isinstance(new, T.ArrayType):
         yield from _inner_fields(old.elementType, new.elementType)
-    elif isinstance(old, MapType) and isinstance(new, MapType):
+    elif isinstance(old, T.MapType) and isinstance(new, T.MapType):
         yield from _inner_fields(old.keyType, new.keyType)
         yield from _inner_fields(old.valueType, new.valueType)
 
 
-def _plain(kind: DataType) -> DataType:
-    """``kind`` without the metadata of fields within it, such as comments and physical names."""
-    if isinstance(kind, StructType):
-        return StructType([StructField(field.name, _plain(field.dataType), field.nullable) for field in kind])
-    if isinstance(kind, ArrayType):
-        return ArrayType(_plain(kind.elementType), kind.containsNull)
-    if isinstance(kind, MapType):
-        return MapType(_plain(kind.keyType), _plain(kind.valueType), kind.valueContainsNull)
+def with_fields(kind: T.DataType, changed: Callable[[T.StructField], T.StructField]) -> Any:
+    """``kind``, a type of the same class, with each field of structs within it ``changed``."""
+    if isinstance(kind, T.StructType):
+        own = (T.StructField(field.name, with_fields(field.dataType, changed), field.nullable, field.metadata) for field in kind)
+        return T.StructType(list(map(changed, own)))
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(with_fields(kind.elementType, changed), kind.containsNull)
+    if isinstance(kind, T.MapType):
+        return T.MapType(with_fields(kind.keyType, changed), with_fields(kind.valueType, changed), kind.valueContainsNull)
     return kind
+
+
+def _plain(kind: T.DataType) -> Any:
+    """``kind`` without the metadata of fields within it, such as comments and physical names."""
+    return with_fields(kind, lambda field: T.StructField(field.name, field.dataType, field.nullable))
 
 
 def _why_not_wider(pipeline: Pipeline, old: Columns, new: Columns, name: str) -> str | None:

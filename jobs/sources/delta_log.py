@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote
 
@@ -35,16 +36,8 @@ if TYPE_CHECKING:
 CUT_US = 999
 #: Row counts in a commit's operation metrics, as named by Delta for Spark and by delta-rs.
 _CHANGED_ROWS = (
-    "numDeletedRows",
-    "numUpdatedRows",
-    "numTargetRowsInserted",
-    "numTargetRowsUpdated",
-    "numTargetRowsDeleted",
-    "num_deleted_rows",
-    "num_updated_rows",
-    "num_target_rows_inserted",
-    "num_target_rows_updated",
-    "num_target_rows_deleted",
+    *("numDeletedRows", "numUpdatedRows", "numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted"),
+    *("num_deleted_rows", "num_updated_rows", "num_target_rows_inserted", "num_target_rows_updated", "num_target_rows_deleted"),
 )
 #: Metadata of a column by which it is found in files.
 _MAPPING = "delta.columnMapping."
@@ -110,14 +103,8 @@ def open_delta(settings: Source) -> DeltaSource:
 def read_source_table(path: str) -> DeltaSource:
     """The Delta table at ``path``.
 
-    Raises
-    ------
-    SourceMissingError
-        If there is no table.
-    SourceError
-        If it cannot be opened.
-    SourceFeatureError
-        If it uses a table feature that cannot be read correctly.
+    Raises ``SourceMissingError`` if there is no table; ``SourceError`` if it cannot be opened; ``SourceFeatureError`` if it uses a table
+    feature that cannot be read correctly.
     """
     try:
         table = newest(path)
@@ -201,7 +188,9 @@ class DeltaSource(SourceTable):
                 version=version,
                 size_bytes=add["size_bytes"],
                 rows=None if self.deletion_vectors else add.get("num_records"),
-                partition={physical.get(name, name): _text(value) for name, value in (add.get("partition") or {}).items()},
+                partition={
+                    physical.get(name, name): None if value is None else str(value) for name, value in (add.get("partition") or {}).items()
+                },
                 stats=add["stats"],
             )
             for add in adds
@@ -223,11 +212,11 @@ class DeltaSource(SourceTable):
         if local is not None and not any("://" in file.path for file in files):
             paths = [file.path.removeprefix("file:") if file.path.startswith(("/", "file:/")) else f"{local}/{file.path}" for file in files]
             infos = pa_fs.LocalFileSystem().get_file_info(paths)
-            return next((file for file, info in zip(files, infos, strict=True) if info.type != pa_fs.FileType.File), None)
-        live = {file.path for file in self.snapshot(self.version)}
-        doubtful = [file for file in files if file.path not in live and "://" not in file.path]
-        infos = store_of(self.path).get_file_info([file.path for file in doubtful])
-        return next((file for file, info in zip(doubtful, infos, strict=True) if info.type != pa_fs.FileType.File), None)
+        else:
+            live = {file.path for file in self.snapshot(self.version)}
+            files = [file for file in files if file.path not in live and "://" not in file.path]
+            infos = store_of(self.path).get_file_info([file.path for file in files])
+        return next((file for file, info in zip(files, infos, strict=True) if not info.is_file), None)
 
     def first_version_at(self, instant: datetime) -> int | None:
         log, since_ms, found, version = _Log(self), instant.timestamp() * 1_000, None, self.version
@@ -311,9 +300,6 @@ class _Log:
         self._table = table
         self._files = store_of(table.path)
 
-    def has(self, version: int) -> bool:
-        return bool(self._info(version).type == pa_fs.FileType.File)
-
     def recorded_ms(self, version: int) -> int | None:
         """When ``version`` was committed, as its entry says it (``inCommitTimestamp``); null if it does not, or is gone."""
         entry = self.entry(version)
@@ -327,24 +313,16 @@ class _Log:
         """
         found = self._files.get_file_info(pa_fs.FileSelector("_delta_log", allow_not_found=True))
         by_name = {info.base_name: info.mtime.timestamp() * 1_000 for info in found if info.type == pa_fs.FileType.File and info.mtime}
-        times: dict[int, float] = {}
-        for version in range(through, -1, -1):
-            at = by_name.get(entry_name(version).rpartition("/")[2])
-            if at is None:
-                break
-            times[version] = at
-        least = float("-inf")
-        for version in sorted(times):
-            least = times[version] = max(times[version], least + 1)
-        return dict(sorted(times.items()))
+        times: list[float] = []
+        while (at := by_name.get(entry_name(through - len(times)).rpartition("/")[2])) is not None:
+            times.append(at)
+        at_least = accumulate(reversed(times), lambda before, at: max(at, before + 1))
+        return dict(enumerate(at_least, through - len(times) + 1))
 
     def entry(self, version: int) -> bytes | None:
         """The log entry of ``version``; null if it is gone.
 
-        Raises
-        ------
-        SourceError
-            If it cannot be read for another reason, which says nothing about whether it is there.
+        Raises ``SourceError`` if it cannot be read for another reason, which says nothing about whether it is there.
         """
         try:
             with self._files.open_input_file(entry_name(version)) as stream:
@@ -357,7 +335,8 @@ class _Log:
     def actions(self, version: int) -> list[dict[str, Any]]:
         entry = self.entry(version)
         if entry is None:
-            first = next((v for v in range(version + 1, self._table.version + 1) if self.has(v)), None)
+            later = range(version + 1, self._table.version + 1)
+            first = next((v for v in later if self._files.get_file_info(entry_name(v)).is_file), None)
             raise SourceRangeGoneError(
                 f"source {self._table.path}: the log of version {version} is gone"
                 + (f" (the first one left is {first})" if first is not None else "")
@@ -370,9 +349,6 @@ class _Log:
         if not found:
             raise SourceError(f"source {self._table.path}: the log entry of version {version} is damaged; restore {entry_name(version)}")
         return found
-
-    def _info(self, version: int) -> pa_fs.FileInfo:
-        return self._files.get_file_info([entry_name(version)])[0]
 
 
 def _unavailable(path: str, what: str, err: Exception) -> SourceError:
@@ -416,10 +392,6 @@ def _file(add: Mapping[str, Any], version: int) -> AddedFile:
         partition=add.get("partitionValues") or {},
         stats=add.get("stats"),
     )
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
 
 
 def first_time(source: SourceTable, files: Sequence[AddedFile], time: Time) -> int | None:

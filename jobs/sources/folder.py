@@ -16,6 +16,7 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.source_files import SeenFile, SeenFiles
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.folder_listing import Stat, check_folders, listed_files, partition_of
@@ -23,6 +24,7 @@ from windowmill.jobs.sources.options import LOGICAL, declared, lacks_column, nam
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
 from windowmill.jobs.sources.text_files import rows_in_text, text_form
 from windowmill.jobs.sources.unusable_rows import ExpectedColumns
+from windowmill.windowing.columnar.added_columns import UNREAD
 from windowmill.windowing.errors import SourceError, SourceMissingError, SpecError
 
 if TYPE_CHECKING:
@@ -45,12 +47,8 @@ def probe_folder(settings: Source) -> Mapping[str, Stat]:
 def open_folder(settings: Source, record: str | None, listed: Mapping[str, Stat] | None = None) -> FolderSource:
     """The folder of a spec's source.
 
-    Parameters
-    ----------
-    record
-        Place of the table of the files that the pipeline has seen; null for a pipeline without a place for it.
-    listed
-        Its files, as :func:`probe_folder` finds them.
+    ``record``: place of the table of the files that the pipeline has seen; null for a pipeline without a place for it.
+    ``listed``: its files, as :func:`probe_folder` finds them.
     """
     assert settings.path is not None  # `not_run` refuses a source without a path
     listed = probe_folder(settings) if listed is None else listed
@@ -142,18 +140,11 @@ def _columns(
 class FolderSource(SourceTable):
     """A folder as it is listed now.
 
-    Attributes
-    ----------
-    seen
-        What has happened to its files, by version.
-    recorded
-        How many of them the record holds.
-    listed
-        The files that are there, by path.
-    record
-        Place of the record; null if there is none.
-    counts
-        Rows of those files that have been counted since.
+    ``seen``: what has happened to its files, by version.
+    ``recorded``: how many of them the record holds.
+    ``listed``: the files that are there, by path.
+    ``record``: place of the record; null if there is none.
+    ``counts``: rows of those files that have been counted since.
     """
 
     names_files: ClassVar[bool] = True
@@ -351,7 +342,7 @@ class FolderSource(SourceTable):
         from windowmill.jobs.sources import spark_files
 
         if self.settings.format == "parquet" and self._is_read_by_spark(reading.files):
-            return spark_files.with_unread(spark_files.rows_of(spark, self, reading))
+            return spark_files.rows_of(spark, self, reading).selectExpr("*", f"CAST(NULL AS STRING) AS {backquoted(UNREAD)}")
         return spark_files.rows_by_arrow(spark, self, self.plain_files(reading), reading)
 
     def _is_read_by_spark(self, files: Sequence[AddedFile]) -> bool:

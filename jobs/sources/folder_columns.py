@@ -33,10 +33,7 @@ _SAMPLED_FILES, _SAMPLED_ROWS = 8, 100_000
 def schema_of(settings: Source, root: str, paths: Sequence[str]) -> tuple[str, frozenset[str]]:
     """The columns of the text files at ``paths`` below ``root``, or those given, and those of their folders, as JSON; those with no value.
 
-    Raises
-    ------
-    SourceError
-        If one cannot be read.
+    Raises ``SourceError`` if one cannot be read.
     """
     given = settings.options.get("schema")
     if given is not None:

@@ -10,7 +10,7 @@ import re
 import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from urllib.parse import unquote
 
 import pyarrow.fs as pa_fs
@@ -19,18 +19,12 @@ from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.errors import SourceError, SourceFileError, SourceMissingError, SourceSchemaError, first_line
 
-if TYPE_CHECKING:
-    pass
-
-
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 def partition_of(path: str) -> dict[str, str | None]:
     """The values in the folders ``name=value`` above a file.
 
-    Examples
-    --------
     >>> partition_of("year=2024/site=a%20b/0.csv")
     {'year': '2024', 'site': 'a b'}
     """
@@ -52,14 +46,8 @@ class Stat(NamedTuple):
 def listed_files(root: str, names: re.Pattern[str] | None = None) -> dict[str, Stat]:
     """The files of the folder that are data, and whose names fit ``names``, by path.
 
-    Raises
-    ------
-    SourceMissingError
-        If there is no such folder.
-    SourceFileError
-        If a link among them leads out of the folder, or the name of one cannot be written in one line.
-    SourceError
-        If it cannot be listed.
+    Raises ``SourceMissingError`` if there is no such folder; ``SourceFileError`` if a link among them leads out of the folder, or the name
+    of one cannot be written in one line; ``SourceError`` if it cannot be listed.
     """
     local = local_path(root)
     try:

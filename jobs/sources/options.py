@@ -100,13 +100,8 @@ def folder_problems(settings: Source) -> Iterator[tuple[str, str]]:
 def name_pattern(glob: str) -> re.Pattern[str]:
     """What fits a pattern of names as Hadoop reads it, of ``*``, ``?``, ``[a-c]``, ``[^a-c]``, ``{csv,txt}``, and backslashes.
 
-    Raises
-    ------
-    SpecError
-        If it is none.
+    Raises ``SpecError`` if it is none.
 
-    Examples
-    --------
     >>> bool(name_pattern("[^_]*.{csv,csv.gz}").fullmatch("a.csv.gz")), bool(name_pattern("*.csv").fullmatch("a_csv"))
     (True, False)
     """
@@ -136,15 +131,8 @@ def lacks_column(path: str, name: str) -> SourceSchemaError:
 
 
 def declared(ddl: str) -> pa.Schema:
-    """The columns of a schema as Spark writes it.
+    """The columns of a schema as Spark writes it; raises ``SpecError`` if it is none, or has a type that files are not read in.
 
-    Raises
-    ------
-    SpecError
-        If it is none, or has a type that files are not read in.
-
-    Examples
-    --------
     >>> declared("origin STRING, at TIMESTAMP, `air time` DECIMAL(8, 2)").names
     ['origin', 'at', 'air time']
     """
@@ -168,8 +156,6 @@ def declared(ddl: str) -> pa.Schema:
 def as_ddl(schema: pa.Schema) -> str:
     """``schema`` as :func:`declared` reads it.
 
-    Examples
-    --------
     >>> as_ddl(declared("origin STRING, `air time` BIGINT"))
     'origin STRING, `air time` BIGINT'
     """
@@ -179,8 +165,6 @@ def as_ddl(schema: pa.Schema) -> str:
 def ddl_of(kind: pa.DataType) -> str:
     """A type as :func:`declared` reads it.
 
-    Examples
-    --------
     >>> ddl_of(pa.int64()), ddl_of(pa.decimal128(8, 2))
     ('BIGINT', 'DECIMAL(8, 2)')
     """
@@ -209,10 +193,7 @@ def kafka_problems(settings: Source) -> Iterator[tuple[str, str]]:
     for name, value in options.items():
         # The message must not repeat a value, which may be a secret.
         if names_secret(name) and not VARIABLE.fullmatch(value):
-            yield (
-                f"source.options.{name}",
-                "expected the name of a variable, as in ${NAME}; a secret is never written in a spec",
-            )
+            yield (f"source.options.{name}", "expected the name of a variable, as in ${NAME}; a secret is never written in a spec")
     most = options.get("maxOffsetsPerTrigger", "1")
     if not most.isdigit() or int(most) < 1:
         yield "source.options.maxOffsetsPerTrigger", f"got {most!r}; expected a whole number greater than 0"

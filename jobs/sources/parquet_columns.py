@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -38,16 +38,10 @@ _LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list,
 class Stored(NamedTuple):
     """A column of a file.
 
-    Attributes
-    ----------
-    kind
-        The type that its values are read in; null if it is none that is read.
-    stored
-        Its type in the file, for messages.
-    is_null
-        Whether all its values are null, according to statistics.
-    is_exact
-        Whether Spark reads its values in this type, too.
+    ``kind``: the type that its values are read in; null if it is none that is read.
+    ``stored``: its type in the file, for messages.
+    ``is_null``: whether all its values are null, according to statistics.
+    ``is_exact``: whether Spark reads its values in this type, too.
     """
 
     kind: pa.DataType | None
@@ -89,12 +83,7 @@ def footers_of(root: str, files: Iterable[tuple[str, int, int]]) -> list[Footer 
 def footer_of(path: str, _size: int, _mtime_ns: int) -> Footer:
     """The footer of a file of a size and time of change, by which it is kept.
 
-    Raises
-    ------
-    SourceSchemaError
-        If it is no Parquet file.
-    SourceError
-        If it cannot be opened.
+    Raises ``SourceSchemaError`` if it is no Parquet file; ``SourceError`` if it cannot be opened.
     """
     store, own = filesystem_of(path)
     try:
@@ -149,8 +138,6 @@ def _null_columns(metadata: pq.FileMetaData) -> set[str]:
 def readable(kind: pa.DataType) -> pa.DataType | None:
     """The type in which values stored as ``kind`` are read; null if they are not.
 
-    Examples
-    --------
     >>> [str(readable(kind)) for kind in (pa.uint64(), pa.large_list(pa.string_view()), pa.time64("us"))]
     ['decimal128(20, 0)', 'list<element: string>', 'None']
     """
@@ -213,33 +200,21 @@ def unified(footers: Sequence[Footer], known: Mapping[str, pa.DataType]) -> tupl
         if odd is not None:
             unread[name] = f"is {odd[1].stored} in {odd[0].path}, which is not read"
             continue
-        try:
-            kinds[name] = reduce(
-                _wider_of, [each for each in found if not each[1].is_null] or found[:1], ("earlier files", known.get(name, pa.null()))
-            )[1]
-        except _ApartError as err:
-            unread[name] = str(err)
+        where, kind = "earlier files", known.get(name, pa.null())
+        for footer, own in [each for each in found if not each[1].is_null] or found[:1]:
+            both = wider(kind, own.kind)
+            if both is None:
+                unread[name] = f"is {kind} in {where} and {own.stored} in {footer.path}"
+                break
+            where, kind = (footer.path if both == own.kind else where), both
+        else:
+            kinds[name] = kind
     return {name: kind for name, kind in kinds.items() if name not in unread or name in known}, unread
-
-
-class _ApartError(Exception):
-    """No type takes the values of both columns."""
-
-
-def _wider_of(before: tuple[str, pa.DataType], column: tuple[Footer, Stored]) -> tuple[str, pa.DataType]:
-    (where, kind), (footer, own) = before, column
-    assert own.kind is not None
-    both = wider(kind, own.kind)
-    if both is None:
-        raise _ApartError(f"is {kind} in {where} and {own.stored} in {footer.path}")
-    return (footer.path if both == own.kind else where), both
 
 
 def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """The type that takes the values of both; null if there is none.
 
-    Examples
-    --------
     >>> pairs = [("int32", "int64"), ("int64", "double"), ("date32", "timestamp[us]"), ("string", "int32")]
     >>> [str(wider(*(pa.type_for_alias(name) for name in pair))) for pair in pairs[:2]]
     ['int64', 'double']
@@ -278,10 +253,7 @@ def _is_number(kind: pa.DataType) -> bool:
 def cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
     """``values`` of a file in the type ``kind`` of the source; null for one that it does not take.
 
-    Raises
-    ------
-    ArrowNotImplementedError
-        If no value of the stored type is one of ``kind``.
+    Raises ``ArrowNotImplementedError`` if no value of the stored type is one of ``kind``.
     """
     if isinstance(values, pa.ExtensionArray):
         values = values.storage

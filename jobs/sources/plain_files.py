@@ -22,7 +22,7 @@ from windowmill.checkpoints.stores import filesystem_of
 from windowmill.jobs.sources.base import PlainFile
 from windowmill.jobs.sources.options import ddl_of
 from windowmill.jobs.sources.parquet_columns import cast, may_not_fit
-from windowmill.jobs.sources.unusable_rows import unread_of
+from windowmill.jobs.sources.unusable_rows import ExpectedColumns, unread_of
 from windowmill.jobs.spark.file_ranges import FileRange
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.added_columns import UNREAD
@@ -54,12 +54,8 @@ class NotPlainError(Exception):
 class Form:
     """How the columns of a source are read.
 
-    Attributes
-    ----------
-    types
-        Arrow types of the source's columns.
-    fixed_lengths
-        As :attr:`.Columns.fixed_lengths`.
+    ``types``: Arrow types of the source's columns.
+    ``fixed_lengths``: as :attr:`.Columns.fixed_lengths`.
     """
 
     types: Mapping[str, pa.DataType]
@@ -83,16 +79,10 @@ class RowGroup:
 class FilePart:
     """Successive row groups of a file, which a task reads.
 
-    Attributes
-    ----------
-    index
-        Index of the file among those of the source that are read.
-    first
-        Index of the first row in the file.
-    rows, bytes
-        Number of their rows, and of bytes in the columns that are read, before compression.
-    examined
-        Size of the file, and when it was last changed (nanoseconds), if files may change.
+    ``index``: index of the file among those of the source that are read.
+    ``first``: index of the first row in the file.
+    ``rows``, ``bytes``: number of their rows, and of bytes in the columns that are read, before compression.
+    ``examined``: size of the file, and when it was last changed (nanoseconds), if files may change.
     """
 
     index: int
@@ -107,10 +97,7 @@ class FilePart:
 class OpenFile:
     """An open file; a context.
 
-    Raises
-    ------
-    NotPlainError
-        If it counts days by another calendar, or is no Parquet file.
+    Raises ``NotPlainError`` if it counts days by another calendar, or is no Parquet file.
     """
 
     def __init__(self, file: PlainFile, form: Form) -> None:
@@ -256,11 +243,8 @@ class OpenFile:
 
     def _unread(self, texts: Mapping[str, pa.Array], values: Mapping[str, pa.Array], n_rows: int) -> pa.Array:
         """What of the pipeline's columns could not be read of each row, as of :func:`.unread_of`."""
-        casts = self._file.casts
-        if casts is None or not texts:
-            return pa.nulls(n_rows, pa.string())
-        found = unread_of(texts, values, casts.among(texts), {}, lambda _: f"source file {self._file.path}", lambda _: b"")
-        return pa.nulls(n_rows, pa.string()) if found is None else found
+        expected = (self._file.casts or ExpectedColumns()).among(texts)
+        return unread_of(texts, values, expected, {}, lambda _: f"source file {self._file.path}", lambda _: b"", n_rows)
 
 
 def _as_it_is(cell: pa.Array, kind: pa.DataType, *, int96: bool) -> pa.Array:
@@ -318,12 +302,8 @@ def constant(text: str | None, kind: pa.DataType) -> pa.Scalar:
 def read(part: FilePart, form: Form, columns: Sequence[str]) -> Iterator[tuple[pa.RecordBatch, np.ndarray]]:
     """The ``columns`` of the rows of ``part``, in order, and the index of each row in the file; runs in an executor.
 
-    Raises
-    ------
-    SourceError
-        If the file has changed since it was examined.
-    ArrowInvalid
-        If an instant in milliseconds does not fit microseconds.
+    Raises ``SourceError`` if the file has changed since it was examined; ``ArrowInvalid`` if an instant in milliseconds does not fit
+    microseconds.
     """
     if part.examined is not None and part.examined != status_of(part.file.path):
         raise SourceError(f"{part.file.path} has changed since `aggregate` was called; make the DataFrame again")

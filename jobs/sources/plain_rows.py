@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions.truths import Conditions, Truth, columns_of, every_condition
+from windowmill.jobs.conditions.truths import Conditions, Truth, columns_of, every_condition, read_by
 from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.parquet_columns import unreadable
@@ -38,10 +37,7 @@ NOT_HERE = (NotPlainError, SpecError, OSError, pa.ArrowException)
 class Answers:
     """Where conditions hold that only Spark evaluates: for each condition and file one bit a row, packed.
 
-    Attributes
-    ----------
-    holds
-        By condition, and index of the file.
+    ``holds``: by condition, and index of the file.
     """
 
     holds: Mapping[str, Sequence[npt.NDArray[np.uint8]]]
@@ -61,18 +57,11 @@ NO_ANSWERS = Answers({})
 class PlainRows:
     """The rows of plain files; picklable.
 
-    Attributes
-    ----------
-    files
-        The files, in order of arrival.
-    versions
-        The version of each file; none if files have no versions.
-    conditions
-        All conditions of the spec, including the filter.
-    answers
-        Spark's about those of them that only it evaluates.
-    has_unread
-        As of :class:`.SourceTable`.
+    ``files``: the files, in order of arrival.
+    ``versions``: the version of each file; none if files have no versions.
+    ``conditions``: all conditions of the spec, including the filter.
+    ``answers``: Spark's about those of them that only it evaluates.
+    ``has_unread``: as of :class:`.SourceTable`.
     """
 
     pipeline: Pipeline
@@ -136,12 +125,7 @@ class PlainRows:
     def needed(self, columns: Sequence[str]) -> list[str]:
         """``columns``, and those that event times and conditions read."""
         own = EventTimes(self.pipeline, None, self.has_unread).read
-        return list(dict.fromkeys([*columns, *own, *self.read_by(self.conditions.texts)]))
-
-    def read_by(self, conditions: Sequence[str]) -> list[str]:
-        """The source's columns that ``conditions`` read; names match in any case."""
-        named = {name.lower() for name in chain(*map(columns_of, conditions))}
-        return [name for name in self.form.types if name.lower() in named]
+        return list(dict.fromkeys([*columns, *own, *read_by(self.conditions.texts, self.types)]))
 
     def _stored(self, index: int, columns: Sequence[str]) -> pa.Table:
         """The ``columns`` of one file, with its index, the index of each row and the file's version."""
@@ -149,9 +133,7 @@ class PlainRows:
         if not batches:
             batches = [pa.record_batch([pa.array([], self.form.types.get(name, pa.string())) for name in columns], names=columns)]
         rows = pa.Table.from_batches(batches)
-        own = {FILE: pa.repeat(pa.scalar(index, pa.int32()), rows.num_rows), ROW: pa.array(np.arange(rows.num_rows))}
-        own[VERSION] = pa.repeat(pa.scalar(self.versions[index], pa.int64()), rows.num_rows)
-        for name, column in own.items():
+        for name, column in places(index, self.versions[index], 0, rows.num_rows).items():
             rows = rows.append_column(name, column)
         return rows
 
@@ -190,6 +172,15 @@ class PlainRows:
 def keeps_unread(wanted: str) -> bool:
     """Whether unreadable rows are quarantined whatever the source's filter ``wanted`` gives: unless the filter refers to them."""
     return CORRUPT not in columns_of(wanted)
+
+
+def places(file: int, version: int, first: int, n_rows: int) -> dict[str, pa.Array]:
+    """The columns of the places of successive rows of a file, of which the ``first`` has this index."""
+    return {
+        FILE: pa.repeat(pa.scalar(file, pa.int32()), n_rows),
+        ROW: pa.array(np.arange(first, first + n_rows)),
+        VERSION: pa.repeat(pa.scalar(version, pa.int64()), n_rows),
+    }
 
 
 def batches_of(file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:

@@ -11,6 +11,7 @@ earlier batches read, in the same order. A version that changed rows is read as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
@@ -82,19 +83,8 @@ def _limit(options: Mapping[str, str], name: str) -> int | None:
     return int(value)
 
 
-def check_source(pipeline: Pipeline, source: Source) -> None:
-    """Raise ``SpecError``, naming the field, for settings of ``source`` that runs do not support or cannot read."""
-    _starting(pipeline, source)
-
-
 def next_versions(
-    runnable: Runnable,
-    source: SourceTable,
-    last: Plan | None,
-    arrival: Arrival,
-    *,
-    limits: Limits,
-    through: int | None = None,
+    runnable: Runnable, source: SourceTable, last: Plan | None, arrival: Arrival, *, limits: Limits, through: int | None = None
 ) -> VersionRange:
     """The versions that the next run reads; ``last`` is the plan of the last commit, ``through`` the last version to read, if given."""
     if last is None:
@@ -223,12 +213,8 @@ def _is_readable(runnable: Runnable, source: SourceTable, versions: VersionRange
 def reading_of(runnable: Runnable, source: SourceTable, plan: Plan | VersionRange) -> Reading:
     """The files that a plan reads.
 
-    Raises
-    ------
-    SourceRangeGoneError
-        If the log no longer contains them.
-    NonAppendCommitError
-        If one of the versions changed or removed rows, and the spec does not ignore changes.
+    Raises ``SourceRangeGoneError`` if the log no longer contains them; ``NonAppendCommitError`` if one of the versions changed or removed
+    rows, and the spec does not ignore changes.
     """
     versions = plan if isinstance(plan, VersionRange) else VersionRange(plan.reads_from, plan.to_version, plan.snapshot)
     files = [] if versions.snapshot is None else source.snapshot(versions.snapshot)
@@ -245,17 +231,8 @@ def reading_of(runnable: Runnable, source: SourceTable, plan: Plan | VersionRang
 def check_readable(runnable: Runnable, source: SourceTable, versions: VersionRange, *, again: bool) -> Reading:
     """The files that a new plan would read; refuses a plan whose input is no longer readable.
 
-    Parameters
-    ----------
-    again
-        Whether earlier batches have read this input already, as in a backfill of a running pipeline.
-
-    Raises
-    ------
-    SourceRangeGoneError
-        If files or log entries are missing.
-    ArrivalUnknownError
-        If these are missing and ``again`` is true.
+    ``again``: whether earlier batches have read this input already, as in a backfill of a running pipeline.
+    Raises ``SourceRangeGoneError`` if files or log entries are missing; ``ArrivalUnknownError`` if these are missing and ``again`` is true.
     """
     try:
         reading = reading_of(runnable, source, versions)
@@ -313,13 +290,7 @@ def _rows_of(files: Sequence[AddedFile]) -> int | None:
     return sum(known) if len(known) == len(files) else None
 
 
-def _within(
-    runnable: Runnable,
-    source: SourceTable,
-    versions: Iterable[LoggedVersion],
-    through: int,
-    limits: Limits,
-) -> int:
+def _within(runnable: Runnable, source: SourceTable, versions: Iterable[LoggedVersion], through: int, limits: Limits) -> int:
     """The last version through which the files that ``versions`` appended stay within the limits; at least one version is taken."""
     read: list[AddedFile] = []
     for index, version in enumerate(versions):
@@ -343,7 +314,7 @@ def _appended(runnable: Runnable, source: SourceTable, version: LoggedVersion) -
 
 def starting_version(runnable: Runnable, source: SourceTable) -> int:
     """The first version that the pipeline reads."""
-    start = _starting(runnable.pipeline, runnable.source)
+    start = given_start(runnable.pipeline, runnable.source)
     if start is None:
         return 0
     if isinstance(start, int):
@@ -362,7 +333,8 @@ def starting_version(runnable: Runnable, source: SourceTable) -> int:
     return found
 
 
-def _starting(pipeline: Pipeline, source: Source) -> int | datetime | None:
+def given_start(pipeline: Pipeline, source: Source) -> int | datetime | None:
+    """The version or instant at which reading starts by the spec, if it says one; raises ``SpecError``, naming the field."""
     version, instant = source.options.get("startingVersion"), source.options.get("startingTimestamp")
     where = f"pipeline {pipeline.pipeline}: source.options"
     if version is not None and instant is not None:
@@ -387,19 +359,12 @@ def instant_of(text: str) -> datetime:
 
 def unchanged_since(source: SourceTable, version: int) -> int:
     """A version with the rows of ``version`` whose files still exist: ``version`` itself, or a later one that only rewrote files."""
-    try:
-        if source.missing(source.snapshot(version)) is None:
-            return version
-    except SourceRangeGoneError:
-        pass
     later = version
-    try:
-        for logged in source.versions(version, source.version):
+    with suppress(SourceRangeGoneError):
+        for logged in () if _exists(source, version) else source.versions(version, source.version):
             if logged.changes or logged.added:
                 break
             later = logged.version
-    except SourceRangeGoneError:
-        pass
     return later
 
 
@@ -408,18 +373,10 @@ def first_readable(source: SourceTable, after: int) -> int:
 
     The files of an earlier version are gone once VACUUM has removed what a later one replaced.
     """
-    for version in [after, *_changes(source, after)]:
-        if _exists(source, unchanged_since(source, version)):
-            return version
-    return source.version
-
-
-def _changes(source: SourceTable, after: int) -> list[int]:
-    """The versions after ``after`` that changed rows; none where the log no longer has them."""
-    try:
-        return [version.version for version in source.versions(after, source.version) if version.changes]
-    except SourceRangeGoneError:
-        return []
+    candidates = [after]
+    with suppress(SourceRangeGoneError):  # where the log no longer has them
+        candidates += [version.version for version in source.versions(after, source.version) if version.changes]
+    return next((version for version in candidates if _exists(source, unchanged_since(source, version))), source.version)
 
 
 def _exists(source: SourceTable, version: int) -> bool:

@@ -13,21 +13,20 @@ from operator import or_
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import ArrayType, DataType, MapType, StructField, StructType
+from pyspark.sql.types import StructField, StructType
 
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.stores import Options, options_of, use_options
 from windowmill.jobs.conditions.spark import any_failure, judged
 from windowmill.jobs.sources.base import AddedFile, PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.columns import DECLARED, Columns, physical_name
+from windowmill.jobs.sources.columns import DECLARED, Columns, physical_name, with_fields
 from windowmill.jobs.sources.plain_files import Form
-from windowmill.jobs.sources.plain_rows import batches_of, keeps_unread
+from windowmill.jobs.sources.plain_rows import batches_of, keeps_unread, places
 from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.jobs.spark.access import UNESCAPED, access_to, map_in_arrow
 from windowmill.jobs.spark.spark_settings import ABSOLUTE, full_path, literal_path, reader_options, spark_path
@@ -62,11 +61,6 @@ def rows_of(spark: SparkSession, table: DeltaSource | FolderSource, reading: Rea
     if by_delta < len(reading.files):
         parts.append(_by_files(spark, table, reading.files[by_delta:], struct, first=by_delta))
     return reduce(DataFrame.unionByName, parts)
-
-
-def with_unread(rows: DataFrame) -> DataFrame:
-    """``rows``, which Spark reads whole, with the column ``UNREAD``: null."""
-    return rows.withColumn(UNREAD, F.lit(None).cast("string"))
 
 
 def _by_files(
@@ -166,35 +160,23 @@ def _lookup_sql(by_file: pa.Table) -> str:
 
 def _stored(struct: StructType) -> StructType:
     """The schema with the column names of the Parquet files, which differ under column mapping; Spark pads texts of fixed length."""
-    return StructType(
-        [StructField(physical_name(field), _stored_type(field.dataType), field.nullable, _declaration(field)) for field in struct]
-    )
+    own = with_fields(struct, lambda field: StructField(physical_name(field), field.dataType, field.nullable, _declaration(field)))
+    return StructType(own.fields)
 
 
 def _declaration(field: StructField) -> dict[str, str]:
     return {name: text for name, text in field.metadata.items() if name == DECLARED}
 
 
-def _stored_type(kind: DataType) -> DataType:
-    if isinstance(kind, StructType):
-        return _stored(kind)
-    if isinstance(kind, ArrayType):
-        return ArrayType(_stored_type(kind.elementType), kind.containsNull)
-    if isinstance(kind, MapType):
-        return MapType(_stored_type(kind.keyType), _stored_type(kind.valueType), kind.valueContainsNull)
-    return kind
-
-
 def rows_by_arrow(spark: SparkSession, table: SourceTable, plain: Sequence[PlainFile], reading: Reading) -> DataFrame:
     """Implements :meth:`.SourceTable.rows`; ``plain`` are the files of ``reading``."""
     form = Form(Columns.of(table.schema_json).arrow)
     unread = {UNREAD: pa.string()} if table.has_unread else {}
-    own = [(FILE, pa.int32()), (ROW, pa.int64()), (VERSION, pa.int64())]
     files = [(file, index, reading.files[index].version) for index, file in enumerate(plain)]
     n_tasks = max(1, min(len(files), 4 * access_to(spark).cores()))
     parts = [files[len(files) * at // n_tasks : len(files) * (at + 1) // n_tasks] for at in range(n_tasks)]
     options = {} if (found := options_of(table.path)) is None else {table.path: found}
-    schema = pa.schema([*form.types.items(), *unread.items(), *own])
+    schema = pa.schema([*form.types.items(), *unread.items(), *_PLACE])
     return map_in_arrow(spark.range(0, n_tasks, 1, n_tasks), partial(_read, parts, form, [*form.types, *unread], options), schema)
 
 
@@ -211,11 +193,7 @@ def _read(
         for file, index, version in parts[number]:
             first = 0
             for batch in batches_of(file, form, columns):
-                own = {
-                    FILE: pa.repeat(pa.scalar(index, pa.int32()), batch.num_rows),
-                    ROW: pa.array(np.arange(first, first + batch.num_rows)),
-                    VERSION: pa.repeat(pa.scalar(version, pa.int64()), batch.num_rows),
-                }
+                own = places(index, version, first, batch.num_rows)
                 yield pa.record_batch([*batch.columns, *own.values()], names=[*columns, *own])
                 first += batch.num_rows
 
@@ -234,9 +212,8 @@ def read_rows(
     ``_reason`` is null for a usable row, else a key of :data:`windowmill.jobs.sources.unusable_rows.REASONS`.
     """
     columns = Columns.of(table.schema_json)
-    clash = columns.taken
-    if clash is not None:
-        raise SourceSchemaError(f"source {table.path}: the column name {clash!r} is taken by windowmill; rename it in the source")
+    if columns.taken is not None:
+        raise SourceSchemaError(f"source {table.path}: the column name {columns.taken!r} is taken by windowmill; rename it in the source")
     rows = table.rows(spark, reading)
     wanted, pipeline = runnable.source.filter, runnable.pipeline
     if wanted:

@@ -61,10 +61,7 @@ ROWS_AT_ONCE = 1_000_000
 class TableRows:
     """The rows of ``source``; ``spark`` starts Spark for files that Arrow would read otherwise, or refuses to, saying why.
 
-    Attributes
-    ----------
-    used
-        The columns that the pipeline uses, which are read as runs read them.
+    ``used``: the columns that the pipeline uses, which are read as runs read them.
     """
 
     source: DeltaSource | FolderSource
@@ -231,10 +228,7 @@ def changed_rows(rows: TableRows, first: int, last: int, columns: Sequence[str],
     With ``only`` as they were or are on this side of each version. The pipeline uses all of ``columns``. Versions that only append, or move
     rows, change none.
 
-    Raises
-    ------
-    SourceRangeGoneError
-        If log entries or files of one of them are gone.
+    Raises ``SourceRangeGoneError`` if log entries or files of one of them are gone.
     """
     versions = [version.version for version in rows.source.versions(first - 1, last) if version.changes]
     empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()

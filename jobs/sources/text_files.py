@@ -128,16 +128,10 @@ class Syntax:
 class Cells:
     """Rows of a text file before their values are parsed.
 
-    Attributes
-    ----------
-    columns
-        The texts of each column, or values of its own type.
-    bad
-        Why a row could not be read, by its index.
-    present
-        Columns of which some row has a field.
-    order
-        Index of each row's line.
+    ``columns``: the texts of each column, or values of its own type.
+    ``bad``: why a row could not be read, by its index.
+    ``present``: columns of which some row has a field.
+    ``order``: index of each row's line.
     """
 
     columns: list[pa.Array]
@@ -322,10 +316,7 @@ def why_no_object(err: Exception) -> str:
 def members(line: bytes) -> dict[str, str]:
     """The members of a JSON object, each value as the text that it has there; the last one of those of equal names.
 
-    Raises
-    ------
-    ValueError, RecursionError
-        If it is no object, or no UTF-8.
+    Raises ``ValueError`` or ``RecursionError`` if it is no object, or no UTF-8.
     """
     text = line.decode()
     check_depth(text)
@@ -386,16 +377,10 @@ def _text_of(kind: pa.DataType, value: str) -> str | None:
 class TextForm:
     """How the text files of a source are read; the names are those of Spark's options.
 
-    Attributes
-    ----------
-    columns
-        Columns of the files in their order, if they have no header.
-    times
-        What texts are dates and instants.
-    expected
-        What the spec uses of the rows.
-    may_lack
-        Whether a file may lack a column that the spec uses.
+    ``columns``: columns of the files in their order, if they have no header.
+    ``times``: what texts are dates and instants.
+    ``expected``: what the spec uses of the rows.
+    ``may_lack``: whether a file may lack a column that the spec uses.
     """
 
     format: Literal["csv", "json"]
@@ -433,12 +418,8 @@ class TextForm:
 class OpenText:
     """A CSV file, or one of JSON lines.
 
-    Raises
-    ------
-    SourceFileError
-        If it cannot be read as such a file, or a CSV file has two columns of one name.
-    SourceSchemaError
-        If it lacks a column that the spec uses.
+    Raises ``SourceFileError`` if it cannot be read as such a file, or a CSV file has two columns of one name; ``SourceSchemaError`` if it
+    lacks a column that the spec uses.
     """
 
     def __init__(self, file: PlainFile, form: Form) -> None:
@@ -454,9 +435,8 @@ class OpenText:
             texts = {name: self._without_empty(name, column) for name, column in zip(stored, cells.columns, strict=True)}
             own = {name: parsed(column, self._form.types[name], self._text.times) for name, column in texts.items()}
             if UNREAD in columns:
-                where = partial(self._place_of, lines, cells)
-                unread = unread_of(texts, own, expected, cells.bad, where, partial(_line_of, lines, cells))
-                own[UNREAD] = pa.nulls(len(lines.texts), pa.string()) if unread is None else unread
+                where, line = partial(self._place_of, lines, cells), partial(_line_of, lines, cells)
+                own[UNREAD] = unread_of(texts, own, expected, cells.bad, where, line, len(lines.texts))
             missing, n_rows = missing - cells.present, n_rows + len(lines.texts) - len(cells.bad)
             yield pa.record_batch(
                 [own[name] if name in own else self._constant(name, len(lines.texts)) for name in columns], names=list(columns)
@@ -523,12 +503,8 @@ _COUNTED_BYTES = 64 << 20
 def text_form(settings: Source, columns: Sequence[str], expected: ExpectedColumns | None = None) -> TextForm | None:
     """How the files of the source are read; null for Parquet.
 
-    Parameters
-    ----------
-    columns
-        Those of the source that are not partitions.
-    expected
-        What the spec uses of the rows.
+    ``columns``: those of the source that are not partitions.
+    ``expected``: what the spec uses of the rows.
     """
     if settings.format == "parquet":
         return None
@@ -554,10 +530,7 @@ def text_form(settings: Source, columns: Sequence[str], expected: ExpectedColumn
 def rows_in_text(path: str, settings: Source, size: int) -> int | None:
     """Number of rows of a text file; null if it is too large to be counted, or cannot be opened.
 
-    Raises
-    ------
-    SourceFileError
-        If it cannot be read as text.
+    Raises ``SourceFileError`` if it cannot be read as text.
     """
     form = text_form(settings, ())
     assert form is not None

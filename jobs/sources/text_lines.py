@@ -63,10 +63,7 @@ class Lines(NamedTuple):
 def lines_of(path: str) -> Iterator[Lines]:
     """The lines of a text file, whichever of LF, CR LF and CR ends them.
 
-    Raises
-    ------
-    SourceFileError
-        If it is no text, is UTF-16, or what compresses it is damaged or cut off.
+    Raises ``SourceFileError`` if it is no text, is UTF-16, or what compresses it is damaged or cut off.
     """
     first = 1
     for block in _whole_lines(_with_line_feeds(_blocks(path))):
@@ -250,10 +247,7 @@ def _like_the_first(blocks: Iterator[bytes]) -> Iterator[bytes]:
 def _blocks(path: str) -> Iterator[bytes]:
     """What the file holds, without what compresses it and its byte order mark.
 
-    Raises
-    ------
-    SourceFileError
-        If it is no text in UTF-8, or what compresses it is cut off or damaged.
+    Raises ``SourceFileError`` if it is no text in UTF-8, or what compresses it is cut off or damaged.
     """
     store, own = filesystem_of(path)
     with store.open_input_stream(own, compression=None) as stream:

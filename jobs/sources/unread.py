@@ -21,14 +21,9 @@ from windowmill.windowing.spec import Pipeline, Source
 class UnreadRows:
     """What a run would take up.
 
-    Attributes
-    ----------
-    version
-        The source's newest version.
-    planned
-        The last version that a batch in the ledger covers; −1 if there is none.
-    open
-        Whether the newest batch is held, or lacks commits: a run is about to make them, or has died.
+    ``version``: the source's newest version.
+    ``planned``: the last version that a batch in the ledger covers; −1 if there is none.
+    ``open``: whether the newest batch is held, or lacks commits: a run is about to make them, or has died.
     """
 
     version: int
@@ -54,10 +49,7 @@ class SourceProbe:
 class SourceWatch:
     """Polls a pipeline's source and ledger; a poll that finds nothing changed costs a few file lookups.
 
-    Raises
-    ------
-    SpecError
-        If runs do not support the spec.
+    Raises ``SpecError`` if runs do not support the spec.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -85,17 +77,9 @@ class SourceWatch:
         New versions without rows, as OPTIMIZE and the like make them, do not count. Nor do versions that change rows, if the spec ignores
         these. A problem that the run itself would report, such as a replaced table, counts.
 
-        Parameters
-        ----------
-        probed
-            The present result of a :class:`SourceProbe`; null to read the source's log.
-
-        Raises
-        ------
-        SourceMissingError
-            If there is no table at the source's path.
-        SourceError, LedgerError
-            If source or ledger cannot be read.
+        ``probed``: the present result of a :class:`SourceProbe`; null to read the source's log.
+        Raises ``SourceMissingError`` if there is no table at the source's path; ``SourceError`` or ``LedgerError`` if source or ledger
+        cannot be read.
         """
         with tables_kept(self._kept):
             source = open_source(self._runnable.pipeline, probed)

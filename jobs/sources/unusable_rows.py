@@ -103,12 +103,8 @@ def remedies_of(reasons: Mapping[str, int], pipeline: Pipeline) -> list[str]:
 class ExpectedColumns:
     """What a spec uses of a source's rows.
 
-    Attributes
-    ----------
-    names
-        The columns; of several values that do not fit, that of the first one gives the reason.
-    times
-        Those of them that are event times.
+    ``names``: the columns; of several values that do not fit, that of the first one gives the reason.
+    ``times``: those of them that are event times.
     """
 
     names: tuple[str, ...] = ()
@@ -137,17 +133,13 @@ def unread_of(
     bad: Mapping[int, str],
     where: Callable[[int], str],
     lines: Callable[[int], bytes],
-) -> pa.Array | None:
-    """``UNREAD`` of rows; null if all could be read.
+    n_rows: int,
+) -> pa.Array:
+    """``UNREAD`` of rows: null where they could be read.
 
-    Parameters
-    ----------
-    texts, values
-        The columns before and after their values were parsed.
-    bad
-        Why a row could not be read, by its index.
-    where, lines
-        Where a row is, and its bytes, by its index.
+    ``texts``, ``values``: the columns before and after their values were parsed.
+    ``bad``: why a row could not be read, by its index.
+    ``where``, ``lines``: where a row is, and its bytes, by its index.
     """
     found = {index: _reject(BAD_ROW, where(index), why, {CORRUPT: lines(index).decode(errors="replace")}) for index, why in bad.items()}
     wrong: dict[int, dict[str, str]] = {}
@@ -160,10 +152,7 @@ def unread_of(
         name, text = next(iter(own.items()))
         said = f"{name}: got {json.dumps(text[:_SHOWN], ensure_ascii=False)}; expected {ddl_of(values[name].type)}"
         found[index] = _reject(BAD_TIME if name in expected.times else CANNOT_CAST, where(index), said, own)
-    if not found:
-        return None
-    n_rows = len(next(iter(texts.values()))) if texts else 1 + max(found)
-    return pa.array([found.get(index) for index in range(n_rows)], pa.string())
+    return pa.array([found.get(index) for index in range(n_rows)], pa.string()) if found else pa.nulls(n_rows, pa.string())
 
 
 def _text_of(value: pa.Scalar) -> str:
@@ -205,12 +194,8 @@ def with_texts(rows: pa.ChunkedArray, unread: pa.ChunkedArray) -> list[str]:
 class EventTimes:
     """The event times of a pipeline's rows; picklable.
 
-    Attributes
-    ----------
-    latest
-        Greatest accepted event time; null for no bound.
-    has_unread
-        Whether rows come with the column ``UNREAD``.
+    ``latest``: greatest accepted event time; null for no bound.
+    ``has_unread``: whether rows come with the column ``UNREAD``.
     """
 
     pipeline: Pipeline
@@ -235,10 +220,8 @@ class EventTimes:
     def of(self, rows: pa.Table) -> pa.Table:
         """``rows`` with event time, end of interval events, and the reason if a row is unusable; without ``FAILED``.
 
-        Parameters
-        ----------
-        rows
-            Rows with the columns of the axis. ``FAILED`` is whether a condition cannot be evaluated on a row; missing if none can fail.
+        ``rows``: rows with the columns of the axis. ``FAILED`` is whether a condition cannot be evaluated on a row; missing if none can
+        fail.
         """
         raw = [rows.column(name) for name in self.axis]
         texts, tick_us = TextTimes.of(self.pipeline.source), self.pipeline.time.tick_us

@@ -17,10 +17,9 @@ from tests.jobs.practice import PRACTICE
 from tests.jobs.practice import ROWS as PRACTICE_ROWS
 from tests.spark.generated_conditions import FUNCTIONS as EACH_FUNCTION
 from tests.spark.generated_conditions import ROWS as GENERATED
-from windowmill.jobs.conditions.checks import OF_ONE_ROW
+from windowmill.jobs.conditions.checks import OF_ONE_ROW, columns_of, parsed
 from windowmill.jobs.conditions.evaluator import Evaluator
 from windowmill.jobs.conditions.functions import FUNCTIONS
-from windowmill.jobs.conditions.syntax import columns_of, parsed
 from windowmill.jobs.conditions.truths import Conditions, evaluate
 from windowmill.windowing.errors import SpecError, UnsupportedError
 

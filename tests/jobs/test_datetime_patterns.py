@@ -112,7 +112,7 @@ def test_a_folder_and_try_read_dates_by_the_options(tmp_path, capsys, monkeypatc
 
 
 def test_messages_are_read_by_the_options(monkeypatch):
-    from windowmill.jobs.sources import kafka_messages
+    from windowmill.jobs.sources import kafka
     from windowmill.jobs.sources.options import declared
     from windowmill.jobs.sources.plain_files import Form
     from windowmill.jobs.sources.text_values import TextTimes
@@ -121,10 +121,10 @@ def test_messages_are_read_by_the_options(monkeypatch):
         def value(self) -> bytes:
             return b'{"t": "1.2.2024 10:00", "d": "3.4.2024"}'
 
-    monkeypatch.setattr(kafka_messages, "messages_in", lambda _: [[Message()]])
+    monkeypatch.setattr(kafka, "messages_in", lambda _: [[Message()]])
     schema = declared("t TIMESTAMP, d DATE")
-    form = kafka_messages.MessageForm(("readings", 0), 0, 1, "kafka", {}, TextTimes("d.M.yyyy H:mm", "d.M.yyyy"))
-    [rows] = kafka_messages.batches_of_messages(form, schema.names, Form(dict(zip(schema.names, schema.types, strict=True)), {}))
+    form = kafka.MessageForm(("readings", 0), 0, 1, "kafka", {}, TextTimes("d.M.yyyy H:mm", "d.M.yyyy"))
+    [rows] = kafka.batches_of_messages(form, schema.names, Form(dict(zip(schema.names, schema.types, strict=True)), {}))
     assert rows.to_pylist() == [{"t": datetime(2024, 2, 1, 10, tzinfo=UTC), "d": date(2024, 4, 3)}]
 
 

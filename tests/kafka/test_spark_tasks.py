@@ -21,10 +21,7 @@ def test_spark_reads_what_this_process_reads(spark, tmp_path, broker, capsys, mo
     for name in ("spark", "local"):
         (folder := tmp_path / name).mkdir()
         pipes.append(Pipe(folder, broker, topic, maxOffsetsPerTrigger="12"))
-    windows = [
-        {"name": "hourly", "type": "tumbling", "size": "1 hour"},
-        {"name": "last", "type": "sliding", "evict": {"count": 3}},
-    ]
+    windows = [{"name": "hourly", "type": "tumbling", "size": "1 hour"}, {"name": "last", "type": "sliding", "evict": {"count": 3}}]
     tables = []
     for number in range(2):
         for partition in (0, 1):

@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from tests.kafka.brokers import PASSWORD, USER, Broker
 from windowmill.checkpoints.failpoints import InjectedError, arm, disarm
 from windowmill.jobs.cli import main
-from windowmill.jobs.sources import kafka_messages
+from windowmill.jobs.sources import kafka
 from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.unread import SourceProbe, SourceWatch
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
@@ -354,7 +354,7 @@ def test_a_password_is_named_and_never_told(pipe, broker, topic, capsys, monkeyp
 
 
 def test_brokers_that_do_not_answer_fail_the_run_for_another_try(pipe, capsys, monkeypatch):
-    monkeypatch.setattr("windowmill.jobs.sources.kafka_messages._REQUEST_SECONDS", 2.0)
+    monkeypatch.setattr("windowmill.jobs.sources.kafka._REQUEST_SECONDS", 2.0)
     pipe.option(**{"kafka.bootstrap.servers": "127.0.0.1:1"})
     told = pipe.refused(capsys, code=1)
     assert told.startswith("windowmill: source kafka://127.0.0.1:1/")
@@ -388,7 +388,7 @@ def test_a_topic_has_no_path(pipe, capsys):
 
 
 def test_without_the_client_a_run_says_what_to_install(pipe, capsys, monkeypatch):
-    monkeypatch.setattr(kafka_messages, "_MISSING", ImportError())
+    monkeypatch.setattr(kafka, "_MISSING", ImportError())
     assert "pip install 'windowmill[kafka]'" in pipe.refused(capsys, code=1)
 
 

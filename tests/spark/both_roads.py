@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,13 +13,14 @@ import pyarrow as pa
 from py4j import java_gateway, protocol
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from windowmill.jobs.conditions.checks import parsed
 from windowmill.jobs.conditions.evaluated import NoValueError, OutsideError, name_of
 from windowmill.jobs.conditions.evaluator import Evaluator
-from windowmill.jobs.conditions.syntax import parsed
 from windowmill.windowing.errors import SpecError
 
 #: The name of an expression's type, and its value on each row, or that its evaluation fails.
@@ -85,7 +85,7 @@ def _as_written(spark: SparkSession) -> Iterator[None]:
     }
     # PySpark looks closely at each exception, of which there is one for a row that fails.
     patched, java_gateway.get_return_value = java_gateway.get_return_value, protocol.get_return_value
-    log = logging.getLogger("SQLQueryContextLogger")  # a record for each row on which an expression fails
+    log = PySparkLogger.getLogger("SQLQueryContextLogger")  # a record for each row on which an expression fails
     before, log.disabled = log.disabled, True
     for name, value in settings.items():
         spark.conf.set(name, value)

@@ -167,15 +167,6 @@ def test_local_refuses_what_is_too_large(tmp_path, monkeypatch):
     assert len(bench.run()) == 1
 
 
-def test_a_wrong_deployment_ends_with_exit_code_2_and_nothing_is_begun(tmp_path):
-    bench = Bench(tmp_path)
-    bench.land(events(10, 10))
-    done = command("run", written(bench), WINDOWMILL_COMPUTE="cluster")
-    assert done.returncode == 2
-    expected = "expected spark, auto or local; correct the variable, or unset it to follow each spec"
-    assert done.stderr == f"windowmill: WINDOWMILL_COMPUTE: got 'cluster'; {expected}\n"
-
-
 @pytest.mark.thorough
 @pytest.mark.covers("I7")
 @pytest.mark.parametrize("seed", examples(4))

@@ -7,19 +7,15 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
 from tests.readers import by_each_scheduler
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, cut, differences, events, quiet, run_over
 from tests.spark.test_live import AGGREGATES, POLICIES, SHAPES
-from windowmill.checkpoints.features import own_commit
-from windowmill.checkpoints.state import tables
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.commands.state import state_of
-from windowmill.windowing.columnar.hashes import REMEDY
-from windowmill.windowing.errors import StateCorruptError
 
 SLOTS: dict[str, Any] = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
 GAPS: dict[str, Any] = {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "20 minutes"}
@@ -76,14 +72,6 @@ def test_a_backfill_builds_the_state_that_runs_leave(tmp_path):
     assert len(left[0]["live_rows"]) == len(left[1]["live_rows"])
 
 
-def test_a_run_compacts_a_table_of_all_ways(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "FEW_FILES", 1)
-    bench, rows = Bench(tmp_path, CASES["empty windows"]), events(36, 200)
-    run_over(bench, 10, rows, 3)
-    assert len(DeltaTable(f"{bench.sink}.windowmill/state").file_uris()) <= 2
-    assert differences(bench.rows(), bench.expected(rows).rows) == []
-
-
 def test_state_shows_every_part(tmp_path, capsys):
     windows = [SLOTS | {"empty": "emit"}, *CASES["all ways"]["windows"][1:]]
     bench = Bench(tmp_path, CASES["all ways"] | {"keys": ["k"], "windows": windows})
@@ -104,31 +92,6 @@ def test_state_shows_every_part(tmp_path, capsys):
     shown = " ".join(capsys.readouterr().out.split())
     for what in ("windows to come that hold them", "known, so that empty windows", "open sessions, ending so", "leaves, ", "live rows: "):
         assert what in shown
-
-
-@pytest.mark.covers("D3")
-@pytest.mark.parametrize("part", ["_gap", "_next", "_until"])
-def test_a_row_that_is_another_is_found_in_every_part(tmp_path, part):
-    bench = Bench(tmp_path, CASES["all ways"])
-    rows = events(51, 300)
-    bench.land(rows[:200])
-    bench.run()
-    state = str(tmp_path / "sink.windowmill" / "state")
-    kept = DeltaTable(state).to_pyarrow_table()
-    # Of nodes, a batch reads few; it reads what the state holds of a key itself.
-    name = "rows" if part == "_gap" else part
-    of_part, values = kept[part].to_pylist(), kept[name].to_pylist()
-    last = max(index for index, value in enumerate(of_part) if value is not None and values[index] is not None)
-    values[last] += 1
-    altered = kept.set_column(kept.schema.get_field_index(name), name, pa.array(values, kept[name].type))
-    # As our own maintenance would write it: what somebody else writes is refused before it is read.
-    write_deltalake(state, altered, mode="overwrite", commit_properties=own_commit("test"))
-    bench.land(rows[200:])
-    with pytest.raises(StateCorruptError, match=rf"^state {state}: 1 of \d+ rows read differ from what was written; {REMEDY}$"):
-        bench.run()
-    write_deltalake(state, kept, mode="overwrite", commit_properties=own_commit("test"))
-    bench.run()
-    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 def noted(begun: dict[str, Any] | None, event: dict[str, Any]) -> tuple[dict[str, Any], int, list[int]]:

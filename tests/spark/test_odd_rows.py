@@ -32,14 +32,7 @@ def bench_of(folder: Path, windows: list, **changes) -> Bench:
 @by_each_scheduler("way", WINDOWS, by_tasks=["slices", "live rows"])
 def test_odd_rows_are_set_aside_and_the_batch_goes_on(tmp_path, way):
     bench = bench_of(tmp_path, WINDOWS[way], source={"path": str(tmp_path / "source"), "filter": "i / i = 1"})
-    odd = [
-        {"label": "x"},
-        {"i": 0},
-        {"t": None},
-        {"t": YEAR_2060},
-        {"t": YEAR_9999},
-        {"t": -62_135_596_800_000_000},
-    ]
+    odd = [{"label": "x"}, {"i": 0}, {"t": None}, {"t": YEAR_2060}, {"t": YEAR_9999}, {"t": -62_135_596_800_000_000}]
     bench.land([ROW, *(ROW | change for change in odd), ROW | {"i": None}, ROW | {"t": BASE + 600 * MINUTE, "label": "3"}])
     [done] = bench.run()
     reasons = {"bad_condition": 2, "future_time": 1, "null_time": 1, "time_out_of_range": 2}

@@ -31,13 +31,15 @@ from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.json_lines import to_json
 from windowmill.jobs.layouts import limits, output
 from windowmill.jobs.runnables import runnable_of
+from windowmill.jobs.schedulers import file_rows
 from windowmill.jobs.schedulers.exchange import Target, Targets, read_files
 from windowmill.jobs.schedulers.tasks import Quarantining
-from windowmill.jobs.sources.base import Reading, open_source
+from windowmill.jobs.sources.base import open_source
+from windowmill.jobs.sources.plain_files import divided
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.spark_files import read_rows
 from windowmill.jobs.spark import session
-from windowmill.windowing.columnar.added_columns import REASON
+from windowmill.windowing.columnar.added_columns import FILE, REASON, VERSION
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.settings import COMPUTE
 
@@ -57,13 +59,21 @@ def _locally(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(COMPUTE.name, "auto")
 
 
-def _both(spark: Any, pipeline: Any) -> tuple[pa.Table, pa.Table | None]:
-    """All rows with all columns, in order: as Spark reads them, and as this process does."""
-    source = open_source(pipeline)
-    reading = whole(source)
+def _both(spark: Any, pipeline: Any, *, snapshot: bool = False) -> tuple[pa.Table, pa.Table | None]:
+    """All rows with all columns, in order: as Spark reads them, and as this process does; tasks give the same in small parts."""
+    source, latest = open_source(pipeline), pipeline.time.latest(NOW)
+    reading = source.reading() if snapshot else whole(source)
     theirs = by_spark(spark, source, reading, pipeline)
     plain = PlainRows.of(pipeline, source, reading)
-    ours = None if plain is None else plain.read(list(plain.types), [], latest=pipeline.time.latest(NOW))
+    if plain is None:
+        return theirs, None
+    columns = list(plain.types)
+    ours, found = plain.read(columns, [], latest=latest), file_rows.examined_all(spark, plain, columns, {})
+    assert (ours is None) == (found is None)
+    if ours is not None:
+        parts = [part for task in divided(plain.files, found, 2, 1) for part in task]
+        read = [rows for part in parts for rows in plain.read_part(part, columns, (), latest=latest)]
+        assert_same(ours.drop_columns([FILE, VERSION]), pa.concat_tables(read))
     return theirs, ours
 
 
@@ -265,11 +275,11 @@ def test_files_with_deletion_vectors_are_not_plain(spark, tmp_path):
     path = str(tmp_path / "s")
     write_deltalake(path, _odd_table().select(["t", "long"]))
     spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    assert_same(*_both(spark, pipeline_over(path), snapshot=True))
     spark.sql(f"DELETE FROM delta.`{path}` WHERE long = 1")
-    source = open_source(pipeline_over(path))
-    files = tuple(source.snapshot(source.version))
-    assert source.plain_files(Reading(files, snapshot_files=1, as_of=source.version)) is None
-    assert source.plain_files(Reading(files, snapshot_files=1)) is not None
+    theirs, ours = _both(spark, pipeline_over(path), snapshot=True)
+    assert theirs.num_rows == 4
+    assert ours is None
 
 
 def test_a_damaged_file_is_left_to_spark(spark, tmp_path):

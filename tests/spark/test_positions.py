@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.readers import by_each_scheduler, compute_by_many_tasks
-from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, cut, differences, events, quiet, run_over
+from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, differences, events, quiet, run_over
 from tests.spark.test_live import AGGREGATES
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
@@ -59,24 +59,6 @@ def test_deltas_may_be_of_decimals(tmp_path):
     held = [row["n"] for row in sorted(bench.rows(), key=lambda row: row["window_end"])]
     assert held == [1, 1, 2, 2, 3, 4, 5, 2][: len(held)]
     assert len(held) >= 7
-
-
-def test_a_backfill_builds_the_state_that_runs_leave(tmp_path):
-    rows = events(34, 300)
-    by_runs, at_once = (Bench(tmp_path / name, {"windows": COUNTS}) for name in ("runs", "once"))
-    for bench in (by_runs, at_once):
-        for part in cut(rows, 9, 6):
-            bench.land(part)
-            if bench is by_runs:
-                bench.run()
-        bench.run()
-        maintain(bench.pipeline, quiet())
-        assert differences(bench.rows(), bench.expected(rows).rows) == []
-    # To the bit; all NaN are equal here.
-    assert list(map(repr, by_runs.rows())) == list(map(repr, at_once.rows()))
-    left = [_state(bench) for bench in (by_runs, at_once)]
-    assert left[0] == left[1]
-    assert left[0]
 
 
 def sparse(key: str, minute: int) -> dict[str, Any]:
@@ -136,9 +118,3 @@ def test_state_shows_what_windows_hold(tmp_path, capsys):
     spec.write_text(json.dumps(bench.spec))
     assert main(["state", str(spec), "--key", "k=a"]) == 0
     assert "leaves, " in " ".join(capsys.readouterr().out.split())
-
-
-def _state(bench: Bench) -> list[str]:
-    """The rows of the state, but for the numbers of batches and rows."""
-    table = DeltaTable(f"{bench.sink}.windowmill/state").to_pyarrow_table().drop_columns(["_batch", "_number", "_sum"])
-    return sorted(map(repr, table.to_pylist()))

@@ -7,7 +7,6 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark.harness import SCHEMA, Bench, differences, events, missed_in, run_over
-from windowmill.jobs.batch import loop
 from windowmill.jobs.layouts import limits
 
 #: Limits of what is worked on in this process: all by Spark; all here; by Spark the larger batches, or those over more state or windows.
@@ -40,58 +39,6 @@ def compare_with_reference(folder, versions, batches):
     assert sum(d.outcome.counts.rows_quarantined for d in done) == len(want.quarantined) > 0
     assert sum(d.outcome.counts.rows_late for d in done) > 0
     assert missed_in(done) == want.missed
-
-
-def test_backfill_of_a_running_pipeline_changes_nothing_but_the_batch(tmp_path):
-    rows = events(4, 1_200)
-    bench = Bench(tmp_path)
-    for begin in range(0, len(rows), 300):
-        bench.land(rows[begin : begin + 300])
-        bench.run()
-    before = bench.rows()
-    ends = sorted(row["window_end"] for row in before)
-    from tests.spark.harness import quiet
-
-    done = loop.backfill(bench.pipeline, quiet(), begin=ends[len(ends) // 4], end=ends[-1] + 10**12)
-    assert 0 < done.outcome.counts.rows_published < len(before)
-    assert differences(bench.rows(), before, tolerance=1e-13) == []
-    bench.land(events(5, 300))
-    bench.run()
-    assert differences(bench.rows(), bench.expected(rows + events(5, 300)).rows) == []
-
-
-def test_backfill_first_then_runs_equal_runs_alone(tmp_path):
-    rows = events(6, 1_200)
-    bench = Bench(tmp_path)
-    bench.land(rows[:400])
-    bench.land(rows[400:800])
-    from tests.spark.harness import quiet
-
-    middle = sorted(row["t"] for row in rows[:800] if row["t"] is not None)[400]
-    loop.backfill(bench.pipeline, quiet(), begin=0, end=middle)
-    assert max(row["window_end"] for row in bench.rows()) <= middle
-    bench.land(rows[800:])
-    bench.run()
-    assert differences(bench.rows(), bench.expected(rows).rows) == []
-
-
-def test_a_run_repeated_changes_nothing_and_needs_no_spark(tmp_path, monkeypatch):
-    bench = Bench(tmp_path)
-    bench.land(events(7, 300))
-    assert len(bench.run()) == 1
-    version = DeltaTable(bench.sink).version()
-    monkeypatch.setattr("windowmill.jobs.batch.steps.run_batch", None)
-    assert bench.run() == []
-    assert DeltaTable(bench.sink).version() == version
-
-
-def test_a_long_backlog_is_taken_in_several_batches(tmp_path):
-    rows = events(8, 400)
-    bench = Bench(tmp_path, {"source": {"path": str(tmp_path / "source"), "options": {"maxFilesPerTrigger": "2"}}})
-    for begin in range(0, 400, 100):
-        bench.land(rows[begin : begin + 100])
-    assert [d.plan.to_version for d in bench.run()] == [1, 3]
-    assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 
 @pytest.mark.spark

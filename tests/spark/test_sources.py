@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from tests.readers import by_each_scheduler
-from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, quiet
+from tests.spark.harness import SCHEMA, Bench, Row, differences, events, expected, quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.planning import Acceptance
@@ -133,16 +133,6 @@ def test_files_of_one_name_in_many_partitions(spark, tmp_path, monkeypatch, cond
     _like(bench, _in_time(kept), [0] * len(kept))
 
 
-@pytest.mark.spark
-@pytest.mark.parametrize("columns", [["i"], ["site", "t"]], ids=["few files, looked up", "many files, joined"])
-def test_partition_values_have_the_types_of_their_columns(spark, tmp_path, columns):
-    rows = [row if row["t"] is None else dict(row, t=row["t"] // (10 * MINUTE) * 10 * MINUTE) for row in events(66, 120)]
-    bench = Bench(tmp_path)
-    bench.append(pa.Table.from_pylist(rows, schema=SCHEMA), partition_by=columns)
-    bench.run(arrival="event_time")
-    _like(bench, _in_time(rows))
-
-
 @pytest.mark.covers("S3")
 @pytest.mark.spark
 @pytest.mark.usefixtures("either_reader")
@@ -236,19 +226,6 @@ def test_own_tables_that_got_features_or_columns_take_little_batches(spark, tmp_
     assert sum(row["n"] for row in found) == sum(row["n"] for row in bench.expected(rows).rows)
 
 
-def test_a_column_that_the_owner_added_to_the_sink(tmp_path):
-    rows = events(67, 200)
-    bench = Bench(tmp_path, {"aggregates": {"n": {"count": "*"}}})
-    bench.land(rows[:100])
-    bench.run()
-    DeltaTable(bench.sink).alter.add_columns([_field("note")])
-    bench.land(rows[100:])
-    bench.run()
-    found = bench.rows()
-    assert {row.pop("note") for row in found} == {None}
-    assert differences(found, bench.expected(rows).rows) == []
-
-
 @pytest.mark.spark
 def test_a_sink_rewritten_with_other_types_takes_no_converted_values(spark, tmp_path):
     rows = events(67, 200)
@@ -261,13 +238,6 @@ def test_a_sink_rewritten_with_other_types_takes_no_converted_values(spark, tmp_
     with pytest.raises(SinkRefusedError, match="its column mid is now of type long, the results have double"):
         bench.run(accepted=Acceptance(changes=True))
     assert Ledger.open(bench.pipeline).count == 1
-
-
-def _field(name: str) -> Any:
-    from deltalake import Field
-    from deltalake.schema import PrimitiveType
-
-    return Field(name, PrimitiveType("string"))
 
 
 @pytest.mark.covers("I2")

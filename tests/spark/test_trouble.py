@@ -34,68 +34,6 @@ def _unharmed(bench: Bench, batches: int = 1) -> None:
     assert [b.status for b in Ledger.open(bench.pipeline).batches()] == ["committed"] * batches
 
 
-def test_deleted_rows_in_the_source(bench):
-    DeltaTable(bench.source).delete("site = 1")
-    with pytest.raises(errors.NonAppendCommitError, match=r"version 1 \(DELETE\) changed or removed rows"):
-        bench.run()
-
-
-def test_compaction_of_the_source_brings_no_rows(bench):
-    bench.land(events(32, 100))
-    bench.run()
-    DeltaTable(bench.source).optimize.compact()
-    [done] = bench.run()
-    assert done.outcome.counts.rows_read == 0
-    bench.land(events(33, 100))
-    bench.run()
-    assert differences(bench.rows(), bench.expected(events(31, 300) + events(32, 100) + events(33, 100)).rows) == []
-
-
-@pytest.mark.covers("S2")
-def test_source_replaced_by_another_table(bench):
-    shutil.rmtree(bench.source)
-    bench.land(events(34, 50))
-    with pytest.raises(errors.SourceReplacedError, match="this is another table"):
-        bench.run()
-    _unharmed(bench)
-
-
-def test_source_gone(bench):
-    shutil.move(bench.source, bench.source + ".away")
-    with pytest.raises(errors.SourceError, match="there is no Delta table"):
-        bench.run()
-    _unharmed(bench)
-    shutil.move(bench.source + ".away", bench.source)
-    bench.land(events(35, 100))
-    bench.run()
-    assert differences(bench.rows(), bench.expected(events(31, 300) + events(35, 100)).rows) == []
-
-
-def test_log_of_unread_versions_gone(bench):
-    bench.land(events(36, 50))
-    bench.land(events(37, 50))
-    (bench.folder / "source" / "_delta_log" / f"{1:020d}.json").unlink()
-    with pytest.raises(errors.SourceError, match=r"gone|cannot be read"):
-        bench.run()
-    _unharmed(bench)
-
-
-def test_a_used_column_dropped(bench):
-    table = pa.table({"k": ["a"], "site": [1], "t": pa.array([BASE], pa.timestamp("us", "UTC")), "i": [1], "label": ["x"], "id": ["q"]})
-    write_deltalake(bench.source, table, mode="overwrite", schema_mode="overwrite")
-    with pytest.raises(errors.SourceError, match=r"column 'v' is gone|changed or removed rows|has no column 'v'"):
-        bench.run()
-    _unharmed(bench)
-
-
-def test_a_column_added_is_no_trouble(bench):
-    rows = events(38, 100)
-    table = pa.Table.from_pylist(rows, schema=DeltaTable(bench.source).to_pyarrow_table().schema).append_column("new", pa.array(range(100)))
-    bench.append(table, schema_mode="merge")
-    bench.run()
-    assert differences(bench.rows(), bench.expected(events(31, 300) + rows).rows) == []
-
-
 @pytest.mark.covers("V1")
 def test_a_changed_spec_is_refused_and_the_old_one_goes_on(bench):
     bench.changes["keys"] = ["k"]
@@ -178,6 +116,8 @@ def test_held_then_released_or_discarded(tmp_path):
         assert held.value.exit_code == 3
         assert not DeltaTable.is_deltatable(bench.sink)
         assert DeltaTable(f"{bench.sink}.windowmill/held").to_pyarrow_table().num_rows > 0
+        if ruling == "discard":
+            bench.changes["expectations"] = []  # the batch stays out though its rules would pass by now
         [done] = bench.run(ruling=ruling)
         bench.changes["expectations"] = []
         bench.land(events(44, 300))
@@ -239,15 +179,3 @@ def test_a_rule_that_is_changed_after_the_record_holds_nothing(tmp_path, monkeyp
     [done] = bench.run()
     assert done.outcome.verdict == "passed"
     assert differences(bench.rows(), bench.expected(events(47, 200)).rows) == []
-
-
-def test_a_discarded_batch_stays_out_though_its_rules_would_pass_by_now(tmp_path):
-    rule = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": 0, "severity": "critical"}
-    bench = Bench(tmp_path, {"expectations": [rule]})
-    bench.land(events(50, 200))
-    with pytest.raises(errors.HeldError):
-        bench.run()
-    bench.changes["expectations"] = []
-    [done] = bench.run(ruling="discard")
-    assert done.outcome.verdict == "discarded"
-    assert not DeltaTable.is_deltatable(bench.sink)

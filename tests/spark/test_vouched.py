@@ -48,29 +48,22 @@ def test_windows_appear_when_the_interval_that_completes_them_is_vouched_for(ben
     assert [row["reason"] for row in bench.quarantine()] == ["too_late"]
 
 
-@pytest.mark.usefixtures("each_scheduler")
-def test_rows_behind_an_interval_that_was_vouched_for_bring_revisions(bench):
+#: How rows arrive, and the revisions of the window that ends at 20: those that come together bring one.
+ARRIVING = {"together": ([[2, 12, 13]], [(20, 1, 3)]), "one by one": ([[2], [12], [13]], [(20, 1, 2), (20, 2, 3)])}
+
+
+@by_each_scheduler("arriving", ARRIVING, by_tasks=ARRIVING)
+def test_rows_behind_an_interval_that_was_vouched_for_bring_revisions(bench, arriving):
     bench.changes["emit"] = "revise"
     _land(bench, [1, 11, 21, 300])
     bench.run(interval_end=AT_BASE + timedelta(minutes=20))
-    _land(bench, [2, 12, 13])
+    commits, revisions = ARRIVING[arriving]
+    for minutes in commits:
+        _land(bench, minutes)
     [second] = bench.run(interval_end=AT_BASE + timedelta(minutes=35))
     shown = [((row["window_end"] - BASE) // MINUTE, row["revision"], row["n"]) for row in bench.rows()]
-    # The rows at 12 and 13 came together, so that they bring one revision.
-    assert shown == [(10, 0, 1), (20, 0, 1), (20, 1, 3), (30, 0, 1)]
+    assert shown == [(10, 0, 1), (20, 0, 1), *revisions, (30, 0, 1)]
     assert (second.outcome.counts.rows_applied, second.outcome.counts.rows_quarantined, second.outcome.counts.rows_late) == (2, 1, 2)
-
-
-@pytest.mark.usefixtures("each_scheduler")
-def test_rows_that_arrive_one_by_one_behind_such_an_interval_bring_a_revision_each(bench):
-    bench.changes["emit"] = "revise"
-    _land(bench, [1, 11, 21, 300])
-    bench.run(interval_end=AT_BASE + timedelta(minutes=20))
-    for minute in (2, 12, 13):
-        _land(bench, [minute])
-    bench.run(interval_end=AT_BASE + timedelta(minutes=35))
-    shown = [((row["window_end"] - BASE) // MINUTE, row["revision"], row["n"]) for row in bench.rows()]
-    assert shown == [(10, 0, 1), (20, 0, 1), (20, 1, 2), (20, 2, 3), (30, 0, 1)]
 
 
 def test_a_later_interval_completes_windows_without_new_rows(bench):
