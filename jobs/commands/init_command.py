@@ -261,13 +261,7 @@ class NamedTable:
 
     @classmethod
     def find(cls, name: str) -> NamedTable:
-        """Ask the catalog, which starts Spark.
-
-        Raises
-        ------
-        SourceError
-            If the catalog has no such table, or it is no Delta table.
-        """
+        """Ask the catalog, which starts Spark."""
         spark = spark_session("windowmill init", brief=True)
         location = spark_catalog.location_of(spark, name)
         if location is None:
@@ -289,13 +283,7 @@ class NamedTable:
 
 
 def init(asked: Asked, *, ask: bool) -> Answer:
-    """Write the spec; ``ask`` says whether a person may be asked.
-
-    Raises
-    ------
-    SpecError
-        If the file exists, the source is missing, or it has no column of the wanted kind.
-    """
+    """Write the spec; ``ask`` says whether a person may be asked."""
     question = _question if ask and sys.stdin.isatty() else lambda _, default: default
     look, named = _look(asked, question)
     chosen = _chosen(look, asked, question)
@@ -425,15 +413,7 @@ _ORDER = ("kafka_topic", "kafka_partition", "kafka_offset")
 
 
 def look_at_messages(address: str, given: Mapping[str, str]) -> Look:
-    """What is found in the topics of ``kafka://BROKERS/TOPICS``; ``given`` are further options of the source.
-
-    Raises
-    ------
-    SpecError
-        If the address is none, or an option is wrong.
-    SourceError
-        If there is no such topic, it has no messages that are JSON objects, or no broker answers.
-    """
+    """What is found in the topics of ``kafka://BROKERS/TOPICS``; ``given`` are further options of the source."""
     found = ADDRESS.fullmatch(address)
     if found is None:
         raise SpecError(f"--source: got {address!r}; expected kafka://host:9092,host:9092/topic, and --option for settings of the client")

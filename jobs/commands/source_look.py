@@ -240,13 +240,7 @@ class MeasuredArrivals:
 
 
 def format_of(path: str) -> str:
-    """The format of what is at ``path``.
-
-    Raises
-    ------
-    SourceError
-        If it is neither a Delta table nor a folder of files that are read.
-    """
+    """The format of what is at ``path``."""
     if is_table(path):
         return "delta"
     names = data_files(path)
@@ -274,13 +268,7 @@ def csv_options(path: str) -> dict[str, str]:
 
 
 def look_at(path: str, format_: str | None, given: Mapping[str, str]) -> Look:
-    """What is found in the source at ``path``; null for a ``format_`` that is to be found. ``given`` are options of the source.
-
-    Raises
-    ------
-    SourceError, SpecError
-        If there is no source, or it cannot be read.
-    """
+    """What is found in the source at ``path``; null for a ``format_`` that is to be found. ``given`` are options of the source."""
     format_ = format_ or format_of(path)
     if format_ not in KINDS:
         raise SpecError(f"--format: got {format_!r}; expected one of {', '.join(KINDS)}")
@@ -490,13 +478,7 @@ def _examples(pipeline: Pipeline, rows: pa.Table) -> list[str]:
 
 
 def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    """Mismatches between the spec and the current columns of its source, read without a JVM.
-
-    Raises
-    ------
-    SourceError
-        If the source cannot be read.
-    """
+    """Mismatches between the spec and the current columns of its source, read without a JVM."""
     try:
         yield from _misfits(pipeline)
     except (SourceSchemaError, SpecError) as err:

@@ -523,15 +523,6 @@ def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
         ``NAME=VALUE`` for each key column; ``NAME`` alone means null.
     limit
         Greatest number of lines of each list.
-
-    Raises
-    ------
-    SpecError
-        If ``key`` is not a value for each key column.
-    SpecChangedError
-        If the spec is not the one that built the state.
-    StateError
-        If the state is gone or cannot be read.
     """
     ledger, path = Ledger.open(pipeline), Places.of(pipeline).state
     ledger.check_meaning(pipeline)

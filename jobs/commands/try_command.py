@@ -179,11 +179,6 @@ def run_try(
     -------
     int
         0, the exit code.
-
-    Raises
-    ------
-    WindowmillError
-        Whatever stops the run; its ``exit_code`` is what the command ends with.
     """
     pipeline = load_pipeline(spec_path, opens_tables=False)
     # A user's own functions are looked for where the command runs, last, so that they hide nothing.

@@ -160,13 +160,7 @@ class TutorialStep:
 
 
 def run_tutorial(folder: Path | None, show: Callable[[RenderableType], None]) -> dict[str, Any]:
-    """Carry out all steps in ``folder``, or in a new temporary one, and ``show`` each as soon as it is done; returns them as JSON values.
-
-    Raises
-    ------
-    SpecError
-        If ``folder`` holds something already.
-    """
+    """Carry out all steps in ``folder``, or a new temporary one, and ``show`` each as soon as it is done; returns them as JSON values."""
     place = Path(tempfile.mkdtemp(prefix="windowmill-tutorial-")) if folder is None else _empty(folder)
     spec = place / "pipeline.yaml"
     spec.write_text(_SPEC.format(folder=place), encoding="utf-8")

@@ -49,13 +49,7 @@ class ChartSelection:
 
     @classmethod
     def of(cls, pipeline: Pipeline, aggregates: Sequence[str], keys: Sequence[str]) -> ChartSelection:
-        """The choice by options of a command: names of aggregates, and ``NAME=VALUE`` or ``NAME`` of key columns.
-
-        Raises
-        ------
-        SpecError
-            If the pipeline has no aggregate or key column of that name.
-        """
+        """The choice by options of a command: names of aggregates, and ``NAME=VALUE`` or ``NAME`` of key columns."""
         for name in aggregates:
             if name not in pipeline.aggregates:
                 raise SpecError(f"report --aggregate: got {name!r}; expected one of {', '.join(pipeline.aggregates)}")
@@ -243,13 +237,7 @@ class _Extent:
 
 
 def drawable_aggregates(pipeline: Pipeline, table: DeltaTable, wanted: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """Choose the aggregates to draw, most informative first; returns them and the rest, which is not numeric or beyond the limit.
-
-    Raises
-    ------
-    SpecError
-        If one that is ``wanted`` is not a number.
-    """
+    """Choose the aggregates to draw, most informative first; returns them and the rest, which is not numeric or beyond the limit."""
     numeric = {
         field.name
         for field in table.schema().fields
@@ -269,13 +257,7 @@ def drawable_aggregates(pipeline: Pipeline, table: DeltaTable, wanted: Sequence[
 
 
 def read_curves(pipeline: Pipeline, table: DeltaTable, choice: ChartSelection | None = None) -> Curves:
-    """Read the curves of each window of ``pipeline`` that has rows in the sink ``table``.
-
-    Raises
-    ------
-    SpecError
-        If an aggregate of the ``choice`` is not a number, or no row has one of its keys.
-    """
+    """Read the curves of each window of ``pipeline`` that has rows in the sink ``table``."""
     choice = choice or ChartSelection()
     drawn, left_out = drawable_aggregates(pipeline, table, choice.aggregates)
     extents = _extents(pipeline, table, choice)

@@ -130,13 +130,7 @@ def class_archive() -> Path:
 
 
 def jar_paths() -> list[Path]:
-    """Paths of all jars for a session to load; their contents are not verified.
-
-    Raises
-    ------
-    MachineError
-        If one of Delta's is missing.
-    """
+    """Paths of all jars for a session to load; their contents are not verified."""
     folder = jars_folder()
     paths = [folder / jar.name for jar in DELTA_JARS]
     if not all(path.is_file() for path in paths):
@@ -156,13 +150,7 @@ def damaged_jars(folder: Path, jars: Sequence[Jar] = DELTA_JARS) -> list[Jar]:
 
 
 def fetch_jars(folder: Path, jars: Sequence[Jar] = DELTA_JARS) -> list[Jar]:
-    """Fetch the missing and damaged ones of ``jars``, and return them; makes no request if all are intact.
-
-    Raises
-    ------
-    MachineError
-        If they cannot be fetched, are not the published ones, or cannot be written.
-    """
+    """Fetch the missing and damaged ones of ``jars``, and return them; makes no request if all are intact."""
     wanted = damaged_jars(folder, jars)
     if not wanted:
         return []

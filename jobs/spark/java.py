@@ -65,13 +65,7 @@ def java_at(home: Path) -> Java | None:
 
 
 def find_java() -> Java:
-    """The Java to run Spark with: that of JAVA_HOME if usable, else that on PATH, else the oldest usable one under /usr/lib/jvm.
-
-    Raises
-    ------
-    MachineError
-        If none of them is Java 17 or newer.
-    """
+    """The Java to run Spark with: that of JAVA_HOME if usable, else that on PATH, else the oldest usable one under /usr/lib/jvm."""
     seen: list[Java] = []
     for home in chain(_preferred_homes(), _installed_homes()):
         java = java_at(home)

@@ -123,11 +123,6 @@ def begin(*, brief: bool) -> None:
     Does nothing if the run will use a server or a JVM that exists, or if the environment configures Spark.
 
     ``brief`` as for :func:`.spark_session`.
-
-    Raises
-    ------
-    MachineError
-        If Java or the Delta jars are missing.
     """
     if _needs_no_jvm():
         return
@@ -164,13 +159,7 @@ def begin(*, brief: bool) -> None:
 
 
 def attach(settings: Mapping[str, str]) -> None:
-    """Have PySpark use the JVM that :func:`begin` has started with ``settings``, if there is one.
-
-    Raises
-    ------
-    MachineError
-        If the JVM has ended.
-    """
+    """Have PySpark use the JVM that :func:`begin` has started with ``settings``, if there is one."""
     if not _begun or _connected():
         return
     if _begun[0].settings != settings:
@@ -246,13 +235,7 @@ def _connected() -> bool:
 
 
 def _scratch() -> tuple[Path, int]:
-    """A new folder for a JVM's temporary files, with a lock on it. Removes the folders of processes that were killed.
-
-    Raises
-    ------
-    OSError
-        If there can be none, or the folder above it is not this user's: others could change the files, or have it be a link.
-    """
+    """A new folder for a JVM's temporary files, with a lock on it. Removes the folders of processes that were killed."""
     base = Path(tempfile.gettempdir()) / f"windowmill-jvm-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     # The lock on the base keeps others from taking the new folder for one of a dead process before it is locked itself.

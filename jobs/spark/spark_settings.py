@@ -152,13 +152,7 @@ def spark_path(place: str) -> str:
 
 
 def reader_options(place: str) -> dict[str, str]:
-    """Options of a ``DataFrameReader`` of files at ``place``, with the credentials that delta-rs takes; empty on this machine.
-
-    Raises
-    ------
-    MachineError
-        If this machine lacks the jars.
-    """
+    """Options of a ``DataFrameReader`` of files at ``place``, with the credentials that delta-rs takes; empty on this machine."""
     if not spark_path(place).startswith("s3a://"):
         return {}
     if not has_s3_jars():

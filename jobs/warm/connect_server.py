@@ -70,13 +70,7 @@ class Server:
         return self._process.pid if self._process else 0
 
     def keep(self, ready: Callable[[Server], None]) -> str:
-        """Start the server, warm it up, call ``ready``, and keep it until it is to end; why it ended.
-
-        Raises
-        ------
-        MachineError
-            If the port is taken, or the server does not start.
-        """
+        """Start the server, warm it up, call ``ready``, and keep it until it is to end; why it ended."""
         with tempfile.TemporaryDirectory(prefix="windowmill-serve-") as scratch:
             try:
                 self._start(Path(scratch))
