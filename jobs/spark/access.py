@@ -28,21 +28,8 @@ from windowmill.jobs.spark.spark_settings import DELTA_EXTENSION, EXTENSIONS, MA
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.settings import PLUGINS
 
-# `DataFrame` and `SparkSession` are here for modules that only pass them on, so that these do not import PySpark.
-__all__ = [
-    "UNESCAPED",
-    "Access",
-    "ConnectAccess",
-    "DataFrame",
-    "SparkSession",
-    "access_to",
-    "hadoop_uri",
-    "holds_text",
-    "map_in_arrow",
-    "mapped",
-    "parquet_rows",
-    "sql_type",
-]
+# Re-exported for modules that only pass them on, so that these do not import PySpark.
+__all__ = ["DataFrame", "SparkSession"]
 #: Names of UTC among the session's zones, in upper case.
 _UTC = ("UTC", "ETC/UTC", "Z", "GMT", "ETC/GMT", "+00:00", "ZULU", "ETC/ZULU", "UCT", "ETC/UCT", "UNIVERSAL")
 #: Characters that a Java URI does not escape in a path, besides letters and digits.
@@ -232,13 +219,12 @@ def hadoop_uri(path: str) -> str:
     assert parts is not None
     authority = f"//{parts['authority']}" if parts["authority"] else ""
     plain = re.sub("/+", "/", parts["path"])
-    return f"{parts['scheme'] or 'file'}:{authority}{''.join(map(_escaped, plain if plain == '/' else plain.rstrip('/')))}"
-
-
-def _escaped(character: str) -> str:
     # Java escapes spaces and control characters of all scripts, and keeps their letters.
-    kept = not character.isascii() and unicodedata.category(character) not in ("Zs", "Zl", "Zp", "Cc")
-    return character if kept else quote(character, safe=UNESCAPED)
+    escaped = (
+        each if not each.isascii() and unicodedata.category(each) not in ("Zs", "Zl", "Zp", "Cc") else quote(each, safe=UNESCAPED)
+        for each in (plain if plain == "/" else plain.rstrip("/"))
+    )
+    return f"{parts['scheme'] or 'file'}:{authority}{''.join(escaped)}"
 
 
 def sql_type(kind: DataType) -> str:

@@ -110,11 +110,7 @@ S3_JARS = tuple(Jar(group, artifact, version, digest) for (group, version), jars
 
 
 def jars_folder() -> Path:
-    """Folder of the jars.
-
-    ``WINDOWMILL_JARS`` if set, else ``share/windowmill/jars`` of this Python environment. If that folder neither exists nor can be
-    created, the user's cache folder.
-    """
+    """``WINDOWMILL_JARS``, else ``share/windowmill/jars`` of this Python environment, or where that cannot be made the user's cache."""
     if setting := JARS.given():
         return Path(setting).absolute()
     shared = Path(sys.prefix) / "share" / "windowmill" / "jars"

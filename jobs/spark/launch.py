@@ -26,13 +26,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.spark.daemon import WAITING
+from windowmill.jobs.spark.jars import pyspark_folder
 from windowmill.jobs.spark.spark_settings import SERVER, WORKER_MEMORY, session_conf
 from windowmill.windowing.errors import MachineError
 
@@ -81,16 +81,15 @@ LOOK_SECONDS = 0.01
 
 @dataclass(slots=True)
 class _Begun:
-    """A JVM that was started with ``settings``, and the daemon of Python workers that waits for it.
-
-    ``folder`` is for its temporary files, ``lock`` is held while they are needed; ``disconnect`` ends the calls of this process to the JVM.
-    """
+    """A JVM that was started with ``settings``, and the daemon of Python workers that waits for it."""
 
     settings: Mapping[str, str]
     process: subprocess.Popen[bytes]
     daemon: subprocess.Popen[bytes]
+    #: For temporary files, and a lock that is held while they are needed.
     folder: Path
     lock: int
+    #: Ends the calls of this process to the JVM.
     disconnect: Callable[[], None] | None = None
 
     @property
@@ -112,19 +111,12 @@ class _Begun:
 _begun: list[_Begun] = []
 
 
-def _needs_no_jvm() -> bool:
-    """Whether this process has a JVM, or knows where Spark runs: by the address of a server, or by ``spark-submit``."""
-    return bool(_begun) or _connected() or bool(os.environ.get(SERVER)) or "PYSPARK_GATEWAY_PORT" in os.environ
-
-
 def begin(*, brief: bool) -> None:
-    """Start the JVM of the session that a run will ask for.
+    """Start the JVM of the session that a run will ask for; ``brief`` as for :func:`.spark_session`.
 
     Does nothing if the run will use a server or a JVM that exists, or if the environment configures Spark.
-
-    ``brief`` as for :func:`.spark_session`.
     """
-    if _needs_no_jvm():
+    if _begun or _connected() or os.environ.get(SERVER) or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
     settings, home = session_conf(None, {}, brief=brief), _spark_home()
     if home is None or not _is_plain(settings):
@@ -144,7 +136,8 @@ def begin(*, brief: bool) -> None:
         command(settings, home, Path(os.environ["JAVA_HOME"]), [f"-Djava.io.tmpdir={folder}"]),
         stdin=subprocess.PIPE,  # the JVM ends when this process dies, which closes the pipe
         env=environment,
-        preexec_fn=_ignore_interrupts,  # noqa: PLW1509 - one system call, which needs no lock
+        # As in PySpark, this process decides what an interrupt ends.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509 - one system call, which needs no lock
     )
     daemon = subprocess.Popen(
         [sys.executable, "-m", settings["spark.python.daemon.module"], "wait", environment[WAITING]],
@@ -220,10 +213,7 @@ def _is_plain(settings: Mapping[str, str]) -> bool:
 
 def _spark_home() -> Path | None:
     """Folder of the Spark inside PySpark's package; null if Spark's own search would find another one, or one with settings of its own."""
-    found = find_spec("pyspark")
-    if found is None or found.origin is None:
-        return None
-    home = Path(found.origin).parent
+    home = pyspark_folder()
     others = Path("../bin/spark-submit"), home / "spark-distribution", home / "conf"
     return None if any(path.exists() for path in others) else home
 
@@ -261,10 +251,6 @@ def _scratch() -> tuple[Path, int]:
         os.close(turn)
 
 
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in PySpark: this process decides what an interrupt ends
-
-
 def _end() -> None:
     while _begun:
         _begun.pop().end()
@@ -288,23 +274,17 @@ def silence_accumulators() -> None:
 
 
 def stoppable_collection(gateway: Any) -> Callable[[], None]:
-    """Make it possible to stop a thread of Py4J, which names to the JVM of ``gateway`` objects that are not needed any more.
-
-    Returns
-    -------
-    Callable
-        Stops it, between two objects.
-    """
+    """Give what stops the thread of Py4J that names to the JVM of ``gateway`` objects that are not needed any more."""
     client = gateway._gateway_client  # noqa: SLF001 - Py4J cannot stop the thread without waiting for a second
     collect, turn = client.garbage_collect_object, Lock()
 
     def garbage_collect_object(target_id: str, enqueue: bool = True) -> None:
         if enqueue:
             collect(target_id, enqueue)
-            return
-        with turn:
-            if client.is_connected:
-                collect(target_id, enqueue)
+        else:
+            with turn:
+                if client.is_connected:
+                    collect(target_id, enqueue)
 
     def stop() -> None:
         held = turn.acquire(timeout=MAX_SECONDS)
