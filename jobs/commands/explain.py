@@ -17,7 +17,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, as_written, in_bytes, load_pipeline, show, wrapped
+from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, as_written, counted, in_bytes, load_pipeline, show, wrapped
 from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import caveat_of
@@ -149,7 +149,7 @@ def _reads(window: WindowPlan) -> str:
     n, nodes = window.shape.n, window.shape.nodes
     match window.layout:
         case "slices":
-            slices = "its slices" if n is None else _counted(round(n), "slice")
+            slices = "its slices" if n is None else counted(round(n), "slice")
             return f"{slices if nodes is None else f'at most {nodes} nodes and slices'} of each key for a window that ends"
         case "sessions":
             return "the open sessions of all keys"
@@ -163,7 +163,7 @@ def _first_page(
     found: PipelinePlan, lines: Sequence[WindowLine], keys: Sequence[str], notes_by_name: Mapping[str, str | None]
 ) -> Iterator[RenderableType]:
     of = f" for each {', '.join(keys)}" if keys else ""
-    headline = f"{found.pipeline}: {_counted(len(lines), 'window')}, {_counted(len(found.aggregates), 'aggregate')}{of}"
+    headline = f"{found.pipeline}: {counted(len(lines), 'window')}, {counted(len(found.aggregates), 'aggregate')}{of}"
     yield Text(wrapped(headline), style="bold")
     yield _facts([(line.window, line.sentence) for line in lines])
     shared = {layout: names for layout, names in _names_by_layout(found).items() if len(names) > 1 and layout != "live rows"}
@@ -176,10 +176,6 @@ def _first_page(
     notes += [(name, text) for name, text in notes_by_name.items() if text is not None]
     if notes:
         yield _facts(notes)
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def _details(found: PipelinePlan) -> Iterator[RenderableType]:
@@ -212,10 +208,6 @@ def _states(found: PipelinePlan) -> Iterator[tuple[str, str]]:
         yield "state", f"{scope}{state}; {of[0].leaf_bytes} bytes a row{known}"
 
 
-def _counted_combines(value: float) -> str:
-    return f"{_number(value)} combine{'' if value == 1 else 's'}"
-
-
 def _number(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
@@ -227,7 +219,7 @@ def _engines(found: PipelinePlan) -> Iterator[tuple[str, str]]:
     for window in found.windows:
         for choice in window.choices:
             combines = choice.combines
-            count = "combines" if combines.value is None else _counted_combines(combines.value)
+            count = "combines" if combines.value is None else f"{_number(combines.value)} combine{'' if combines.value == 1 else 's'}"
             for line in (choice.why, f"{count} a window: {combines.formula}"):
                 lines.setdefault(choice.engine, {}).setdefault(line, set()).add((window.name, choice.aggregate))
     for engine, why in lines.items():

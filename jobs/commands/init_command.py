@@ -16,18 +16,9 @@ import yaml
 from rich.text import Text
 
 from windowmill.checkpoints.places import absolute, local_path
-from windowmill.jobs.commands.source_look import (
-    Look,
-    MeasuredArrivals,
-    Unit,
-    check_column,
-    check_options,
-    look_at,
-    measured,
-    source_of,
-    source_problems,
-)
-from windowmill.jobs.commands.terminal import Answer, AsJson, show
+from windowmill.jobs.commands import source_look
+from windowmill.jobs.commands.source_look import Look, MeasuredArrivals, Unit
+from windowmill.jobs.commands.terminal import Answer, AsJson, show, write_file
 from windowmill.jobs.layouts.limits import MAX_BYTES
 from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.columns import Columns
@@ -289,8 +280,8 @@ def init(asked: Asked, *, ask: bool) -> Answer:
     chosen = _chosen(look, asked, question)
     spec, comments = proposed(look, chosen)
     read = parse_pipeline(spec)
-    problems = problems_of(read) or list(source_problems(read))
-    seen = None if problems else measured(read, open_source(read))
+    problems = problems_of(read) or list(source_look.source_problems(read))
+    seen = None if problems else source_look.measured(read, open_source(read))
     wrong = None if seen is None else seen.problem(read)
     problems += [] if wrong is None else [wrong]
     spec = spec if named is None else named.in_place_of_paths(spec, is_sink_given=asked.sink is not None)
@@ -300,10 +291,7 @@ def init(asked: Asked, *, ask: bool) -> Answer:
     text = as_yaml(spec, comments)
     if problems:
         raise SpecError("\n".join(f"{path}: {field}: {what}" for field, what in problems))
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as err:
-        raise SpecError(f"{path}: cannot be written ({err.strerror}); name a file in a folder that exists and may be written") from err
+    write_file(path, text)
     steps = [f"windowmill explain {path}", f"windowmill run {path}", f"windowmill status {path}"]
     rows = None if look.sample is None else look.sample.num_rows
     data = {"spec": str(path), "rows_examined": rows, "commits_examined": len(look.commits), **spec, "next": steps}
@@ -321,7 +309,7 @@ def _look(asked: Asked, question: Ask) -> tuple[Look, NamedTable | None]:
         if asked.source is not None or asked.format is not None:
             raise SpecError("--table: a table of the catalog is given together with --source or --format; leave one of them out")
         named = NamedTable.find(asked.table)
-        return look_at(named.location, "delta", given), named
+        return source_look.look_at(named.location, "delta", given), named
     source = asked.source or question(
         "Where are the rows? (a Delta table, a folder of Parquet, CSV or JSON files, or kafka://broker:9092/topic)", ""
     )
@@ -331,7 +319,7 @@ def _look(asked: Asked, question: Ask) -> tuple[Look, NamedTable | None]:
         )
     if source.startswith("kafka:") or asked.format == "kafka":
         return look_at_messages(source, given), None
-    return look_at(_typed(source), asked.format, given), None
+    return source_look.look_at(_typed(source), asked.format, given), None
 
 
 def _typed(place: str) -> str:
@@ -360,7 +348,7 @@ def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
             f"--time: no column of {look.settings.place} looks like a time; name one of {names}, or say how its texts are "
             "written: --option timestampFormat=…"
         )
-    check_column(look, "--time", time)
+    source_look.check_column(look, "--time", time)
     if look.columns.type_of(time).typeName() not in _TIMES:
         kind = look.columns.type_of(time).simpleString()
         raise SpecError(f"--time: {time!r} is {kind}; expected a timestamp, a date, a text that is one, or an integer")
@@ -370,7 +358,7 @@ def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
         keys = question(f"By which columns are events grouped? (of {_some(likely)}; with commas between, - for none)", ",".join(likely[:1]))
     named = tuple(name.strip() for name in keys.split(",") if name.strip() not in ("", "-"))
     for name in named:
-        check_column(look, "--keys", name)
+        source_look.check_column(look, "--keys", name)
     sink = None if asked.sink is None else _typed(asked.sink)
     return Chosen(time, named, sink, asked.pipeline or (name_of(asked.table.rpartition(".")[2]) if asked.table else None))
 
@@ -418,8 +406,8 @@ def look_at_messages(address: str, given: Mapping[str, str]) -> Look:
     if found is None:
         raise SpecError(f"--source: got {address!r}; expected kafka://host:9092,host:9092/topic, and --option for settings of the client")
     options = {"kafka.bootstrap.servers": found["brokers"], "subscribe": found["topics"], **given}
-    settings = source_of(format="kafka", options=options)
-    check_options(settings, wanting="schema")
+    settings = source_look.source_of(format="kafka", options=options)
+    source_look.check_options(settings, wanting="schema")
     messages = newest_messages(settings, _MESSAGES)
     if "schema" not in options:
         own = schema_of_objects(_objects(messages), TextTimes.of(settings))
@@ -428,7 +416,7 @@ def look_at_messages(address: str, given: Mapping[str, str]) -> Look:
             raise SourceMissingError(
                 f"source {settings.place}: has no message that is a JSON object; send the first ones, or give --option schema='k STRING, …'"
             )
-        settings = source_of(format="kafka", options=options | {"schema": as_ddl(own)})
+        settings = source_look.source_of(format="kafka", options=options | {"schema": as_ddl(own)})
     columns = Columns.of_arrow(columns_of(settings.options["schema"]))
     sample = _in_order_of_arrival(messages, columns)
     bounds = [sample.num_rows * n // _PARTS for n in range(_PARTS + 1)]

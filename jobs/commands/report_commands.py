@@ -16,7 +16,7 @@ from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.commands.summaries import titled
-from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, in_bytes, load_pipeline, show
+from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, counted, in_bytes, load_pipeline, show
 from windowmill.jobs.published import view_statements
 from windowmill.jobs.report import ChartSelection, write_report
 from windowmill.jobs.report.cost import Month, figures_of, trend_of
@@ -69,7 +69,7 @@ def overview_of(folder: Path, out: str | None) -> Answer:
     rows = write_overview(redacted(str(folder)), [_row(spec, target) for spec in specs_in(folder)], target)
     page, counts = redacted(target), Counter(row.verdict for row in rows)
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    text = f"{page}: {len(rows)} pipeline{'' if len(rows) == 1 else 's'}{f' ({listed})' if listed else ''}"
+    text = f"{page}: {counted(len(rows), 'pipeline')}{f' ({listed})' if listed else ''}"
     return Answer({"folder": str(folder), "report": page, "pipelines": [row.as_json() for row in rows]}, Text(text))
 
 

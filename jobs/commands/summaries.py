@@ -54,10 +54,7 @@ def new_progress() -> Progress:
 
 
 def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str | None = None) -> Answer:
-    """Summarize a run: a line of text, and in ``data`` the counts of each batch that it committed; ``seconds`` are wall-clock time.
-
-    ``status`` says how a run ended that did not end well.
-    """
+    """Summarize a run: a line of text, and in ``data`` the counts of each batch that it committed; ``status`` is how it ended, if badly."""
     instants = not pipeline.time.integer_axis
     batches = [_summary(batch, instants=instants) for batch in done]
     data = {"pipeline": pipeline.pipeline, "status": status or ("committed" if done else "nothing new"), "batches": batches}
@@ -129,8 +126,9 @@ def status_of(pipeline: Pipeline) -> Answer:
         "versions_waiting": "versions waiting",
         "next_run_error": "next run",
     }
-    computed_by = engine.describe(last.outcome.compute) if last else None
-    shown = data | {"compute": computed_by, "versions_waiting": following.describe_waiting(), "next_run_error": following.describe_error()}
+    shown = data | {"versions_waiting": following.describe_waiting(), "compute": engine.describe(last.outcome.compute) if last else None}
+    if following.error is not None:
+        shown["next_run_error"] = f"would end with exit code {following.error.exit_code}: {data['next_run_error']}"
     shown["commits_to_make"] = (
         f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
     )
@@ -257,9 +255,8 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
         table.add_column(name, justify="right" if name in ("#", "unexpected") else "left", no_wrap=name != "rule", overflow="fold")
     colours = {"passed": "green", "failed": "red", "broken": "magenta"}
     for row in rows:
-        rule = f"{row['type'].removeprefix('expect_')} ({row['column'] or ''})" + (
-            "" if row["outcome"] == "passed" else f": {row['message']}"
-        )
+        rule = f"{row['type'].removeprefix('expect_')} ({row['column'] or ''})"
+        rule += "" if row["outcome"] == "passed" else f": {row['message']}"
         outcome = Text(row["outcome"], style=colours.get(row["outcome"], "default"))
         table.add_row(str(row["batch"]), outcome, row["severity"], "" if row["unexpected"] is None else f"{row['unexpected']:,}", rule)
         for example, values in zip_longest(row["examples"][:_MAX_NAMED], (row["values"] or [])[: len(row["examples"])][:_MAX_NAMED]):
@@ -286,11 +283,7 @@ def _summary(done: CommittedBatch, *, instants: bool) -> dict[str, Any]:
 
 
 def bound(t: int | None, instants: bool) -> str | int | None:
-    """Convert a point of the axis for output: ISO 8601 text if the axis is time (``t`` in microseconds since 1970), else ``t``.
-
-    >>> bound(1_500_000, True), bound(7, False)
-    ('1970-01-01T00:00:01.500000Z', 7)
-    """
+    """Convert a point of the axis for output: ISO 8601 text if the axis is time (``t`` in microseconds since 1970), else ``t``."""
     return _text(from_us(t)) if instants and t is not None else t
 
 
@@ -300,20 +293,12 @@ def _text(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class NextRun:
-    """What a run that began now would find.
+    """What a run that began now would find."""
 
-    Attributes
-    ----------
-    waiting
-        Number of the source's versions that no batch has read; null if it is not known.
-    changing
-        Those of them that update or remove rows.
-    error
-        Why the run would end without a batch; null if nothing is known to stop it.
-    """
-
+    #: Number of the source's versions that no batch has read, null if it is not known; and those of them that update or remove rows.
     waiting: int | None = None
     changing: tuple[LoggedVersion, ...] = ()
+    #: Why the run would end without a batch; null if nothing is known to stop it.
     error: WindowmillError | None = None
 
     @classmethod
@@ -340,16 +325,11 @@ class NextRun:
             return None if self.waiting is None else f"{self.waiting:,}"
         return f"{self.waiting:,}, of which {_describe(self.changing)}"
 
-    def describe_error(self) -> str | None:
-        """What the run would end with, for people."""
-        return None if self.error is None else f"would end with exit code {self.error.exit_code}: {as_written(str(self.error))}"
-
 
 def _check_local(runnable: Runnable, batch: int, source: SourceTable, reading: Reading) -> None:  # noqa: ARG001 - planning gives both
     """Refuse new files that are too many, or too large, where ``compute`` is ``local``."""
     if compute_of(runnable.pipeline) != "local":
         return
-
     try:
         limits.check_files(reading.files, None)
     except limits.TooLargeError as err:
