@@ -78,6 +78,8 @@ def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]
     time |= {"tie_break": tie_break} if tie_break else {}
     disorder, why = _disorder(arrivals, unit)
     time |= {"disorder": disorder} if disorder else {}
+    sink = f"{path.rstrip('/').rpartition('/')[0] or '.'}/{name}" if path else absolute(name)
+    sink += "_results" if path and within(sink, path) else ""
     options = dict(look.settings.options)
     source = {"format": look.settings.format} | ({"path": path} if path else {}) | ({"options": options} if options else {})
     spec = {
@@ -87,7 +89,7 @@ def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]
         "time": time,
         "windows": [short, long],
         "aggregates": _aggregates(measures, [*chosen.keys]),
-        "sink": {"path": chosen.sink or (_sink(path, name) if path else absolute(name))},
+        "sink": {"path": chosen.sink or sink},
         "schedule": _schedule(arrivals, unit),
         "compute": "auto",
     }
@@ -111,11 +113,6 @@ def name_of(text: str) -> str:
     """``text`` as a pipeline's name."""
     plain = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "events"
     return (plain if plain[0].isalpha() else f"p_{plain}")[:40] + "_windows"
-
-
-def _sink(source: str, name: str) -> str:
-    sink = f"{source.rstrip('/').rpartition('/')[0] or '.'}/{name}"
-    return f"{sink}_results" if within(sink, source) else sink
 
 
 def _windows(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -178,11 +175,7 @@ def _told(ticks: int, tick: int, unit: Unit | None) -> str:
 
 
 def shown(length: int) -> str:
-    """A length of time in the largest units that give it to a hundredth.
-
-    >>> shown(5_400_000_000), shown(60_000_000), shown(1_234_567)
-    ('1 hour 30 minutes', '1 minute', '1 second 234 milliseconds')
-    """
+    """A length of time in its two largest units: ``1 second 234 milliseconds``."""
     parts: list[str] = []
     left = length
     for size, name in _UNITS:
@@ -275,7 +268,10 @@ class NamedTable:
 
 def init(asked: Asked, *, ask: bool) -> Answer:
     """Write the spec; ``ask`` says whether a person may be asked."""
-    question = _question if ask and sys.stdin.isatty() else lambda _, default: default
+
+    def question(text: str, default: str) -> str:
+        return str(typer.prompt(text, default=default, err=True)) if ask and sys.stdin.isatty() else default
+
     look, named = _look(asked, question)
     chosen = _chosen(look, asked, question)
     spec, comments = proposed(look, chosen)
@@ -365,10 +361,6 @@ def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) or "none seen"
-
-
-def _question(text: str, default: str) -> str:
-    return str(typer.prompt(text, default=default, err=True))
 
 
 def init_command(

@@ -17,7 +17,6 @@ from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import check_conditional_writes, lease, publish_pending
 from windowmill.checkpoints.records import DeltaRecords
 from windowmill.checkpoints.state.compaction import compact_entries
@@ -64,12 +63,8 @@ class TableMaintenance:
 def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold: Duration | None = None) -> Answer:
     """Expire, compact and vacuum. Holds the lease: it waits for a run in progress, and later runs wait for it.
 
-    Parameters
-    ----------
-    now
-        Remove files and log entries of older versions whatever their age; readers of these versions lose them.
-    fold
-        Age from which on only the newest revision of a window stays; null for what the spec says.
+    ``now`` removes files and log entries of older versions whatever their age; readers of these versions lose them. ``fold`` is the age
+    from which on only the newest revision of a window stays; null for what the spec says.
     """
     runnable = runnable_of(pipeline)
     places, done = runnable.places, []
@@ -87,7 +82,8 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
             folded = fold_revisions(Turn(replace(runnable, pipeline=stored), ledger, progress), fold or pipeline.fold_revisions)
         held = ledger.held_batch
         kept = {file.path for each in ledger.changes_of(held).values() for file in each.files} if held else set()
-        for name, path in (("state", places.state), ("sink", runnable.sink_path), *_own(places)):
+        tables = {"state": places.state, "sink": runnable.sink_path, "quarantine": places.quarantine, "quality": places.quality}
+        for name, path in (tables | {"source files": places.source_files}).items():
             with _failing_by_name(name, path):
                 if not is_table(path):
                     continue
@@ -124,10 +120,6 @@ def _failing_by_name(name: str, path: str) -> Iterator[None]:
             f"{name} {path}: cannot be tidied ({first_line(err)}); its rows have not changed: "
             + remedy(err, "see what `windowmill run` reports, or restore the folder from a copy")
         ) from err
-
-
-def _own(places: Places) -> list[tuple[str, str]]:
-    return [("quarantine", places.quarantine), ("quality", places.quality), ("source files", places.source_files)]
 
 
 def _compact_state(pipeline: Pipeline | None, ledger: Ledger) -> Callable[[str], int]:
@@ -292,7 +284,7 @@ def _entry(entry: Savepoint, pipeline: Pipeline) -> dict[str, Any]:
 
 def savepoint(
     spec: Spec,
-    action: Annotated[Literal["create", "list", "restore", "drop"], typer.Argument(metavar="create|list|restore|drop", help="What to do.")],
+    action: Annotated[Action, typer.Argument(metavar="create|list|restore|drop", help="What to do.")],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The savepoint; list takes none.")] = None,
     accept_changes: AcceptChanges = False,
     accept_code: AcceptCode = False,

@@ -72,32 +72,17 @@ _FIELD = re.compile(r"(?:source|keys|time|windows|aggregates|sink|checkpoints)(?
 
 @dataclass(frozen=True)
 class Look:
-    """What was found in a source.
-
-    Attributes
-    ----------
-    settings
-        The source as a spec has it.
-    columns
-        Its columns.
-    sample
-        Rows in order of arrival, of simple columns; null if only Spark can read them.
-    commits
-        Number of rows of each commit of the sample.
-    commit
-        What a commit of the sample is called.
-    added
-        Columns that reading adds to those of the rows.
-    order
-        Those of them that order rows of one time, each with values of its own.
-    """
+    """What was found in a source, ``settings`` as a spec has it."""
 
     settings: Source
     columns: Columns
+    #: Rows in order of arrival, of simple columns; null if only Spark can read them.
     sample: pa.Table | None
+    #: Number of rows of each commit of the sample; and what its commits are called.
     commits: tuple[int, ...]
     size_bytes: int
     commit: str = "commits"
+    #: Columns that reading adds to those of the rows; and those of them that order rows of one time, each with values of its own.
     added: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
 
@@ -196,24 +181,11 @@ def _within(values: pa.ChunkedArray, unit: Unit) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredArrivals:
-    """How the event times of a sample arrive, in microseconds, or in ticks of an axis without a clock.
-
-    Attributes
-    ----------
-    first, last
-        Least and greatest event time, on the axis.
-    late
-        By how much rows were behind the greatest event time of the commits before theirs, at most; 0 if none was.
-    disorder
-        That of all but one row in a thousand.
-    commits
-        Number of commits that it was measured over.
-    commit
-        What these are called.
-    """
+    """How the event times of a sample of so many ``commits`` arrive, in microseconds, or in ticks of an axis without a clock."""
 
     first: int
     last: int
+    #: By how much rows were behind the greatest event time of the commits before theirs, at most; and all but one row in a thousand.
     late: int
     disorder: int
     commits: int
@@ -366,24 +338,15 @@ _EXAMPLES, _SHOWN = 3, 60
 
 @dataclass(frozen=True)
 class Measured:
-    """What a sample of a source's rows is to a pipeline.
-
-    Attributes
-    ----------
-    rows, files
-        How many were read.
-    reasons
-        Reasons for which a run would quarantine rows -> how many.
-    readable
-        Times, keys and arguments of aggregates -> rows that have a value of the column, which can be read.
-    examples
-        Some of the lines, or of the times, that cannot be read.
-    """
+    """What a sample of so many ``rows`` of a source, of so many ``files``, is to a pipeline."""
 
     rows: int
     files: int
+    #: Reasons for which a run would quarantine rows -> how many.
     reasons: Mapping[str, int] = field(default_factory=dict)
+    #: Times, keys and arguments of aggregates -> rows that have a value of the column, which can be read.
     readable: Mapping[str, int] = field(default_factory=dict)
+    #: Some of the lines, or of the times, that cannot be read.
     examples: Sequence[str] = ()
 
     @property
@@ -491,7 +454,10 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
 def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     pipeline = located(pipeline)
     if not is_located(pipeline.source):
-        yield _no_place(pipeline)
+        if pipeline.source is None:
+            yield "source", "missing; --source compares the spec with it"
+        else:
+            yield "source.table", f"where {pipeline.source.place} lies is not recorded yet; `windowmill run` asks Spark's catalog"
         return
     if pipeline.sink is not None:
         runnable_of(pipeline)
@@ -507,12 +473,6 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
         PositionState(parts.positions.pipeline, columns.arrow, parts.positions.layout)
     if parts.rows is not None:
         StateLog(parts.rows.pipeline, columns.arrow, parts.rows.pipeline.conditions(), shared=parts.rows.shared)
-
-
-def _no_place(pipeline: Pipeline) -> Problem:
-    if pipeline.source is None:
-        return "source", "missing; --source compares the spec with it"
-    return "source.table", f"where {pipeline.source.place} lies is not recorded yet; `windowmill run` asks Spark's catalog"
 
 
 def looked_at(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Problem]]:
