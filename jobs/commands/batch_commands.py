@@ -220,7 +220,6 @@ def _advance(
 
 
 def _ruling(ruling: Ruling, about: str) -> Callable[..., None]:
-    """The command that rules on the held batch."""
 
     def command(
         spec: Spec,

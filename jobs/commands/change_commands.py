@@ -373,7 +373,6 @@ def apply(
 
 
 def _kept(path: Path) -> dict[str, Any] | None:
-    """The kept plan at ``path``; null if it holds something else, such as a spec."""
     try:
         found = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError):
@@ -389,7 +388,6 @@ def _digest(spec: Path) -> str:
 
 
 def _instant(text: str | None, pipeline: Pipeline) -> int | None:
-    """The instant after which windows are published; null for none."""
     if text in (None, "all"):
         return AXIS_BEGIN
     return None if text == "none" else terminal.instant_of("--history", str(text), pipeline)

@@ -144,7 +144,6 @@ def check_kernels() -> Check:
 
 
 def check_worker_python() -> Check:
-    """The Python that Spark's workers run is this one, or at least has its version and PyArrow."""
     asked = os.environ.get("PYSPARK_PYTHON")
     if not asked or asked == sys.executable:
         return Check("Worker Python", True, f"{sys.executable}, as the driver")
@@ -167,7 +166,6 @@ def check_worker_python() -> Check:
 
 
 def check_versions() -> list[Check]:
-    """Installed packages against the ones that windowmill declares and is tested with."""
     try:
         declared = [Requirement(line) for line in metadata.requires("windowmill") or []]
     except metadata.PackageNotFoundError:
@@ -246,7 +244,6 @@ def check_port() -> Check:
 
 
 def check_memory() -> Check:
-    """Memory for Spark's driver on a machine that also runs Airflow."""
     total = min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_container_limits()])
     asked = DRIVER_MEMORY.given() or "4g"
     found = f"{total / GIB:.1f} GiB, Spark's driver takes up to {asked}"
@@ -300,7 +297,6 @@ def check_plugins() -> list[Check]:
 
 
 def _warehouse() -> Path | None:
-    """The warehouse folder, or None if it is a URL of object storage."""
     place = os.environ.get("WAREHOUSE") or "warehouse"
     path = local_path(place)
     return None if path is None else path.absolute()

@@ -42,29 +42,23 @@ def explanation_of(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     # A user's own functions are looked for where the command runs, last, so that they hide nothing.
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
+    refusal = None
     try:
         runnable_of(pipeline)
-        refusal = None
     except TableUnlocatedError:
-        refusal = None  # the first run looks its tables up
+        pass  # the first run looks its tables up
     except SpecError as err:
         refusal = str(err)
     found = _as_spec_writes(plan(pipeline, refusal=refusal))
     lines = [WindowLine.of(window, keeps_state=found.command == "run") for window in found.windows]
-    caveat = caveat_of(pipeline.source)
-    dates = shifted_dates(pipeline, is_date=False)
     outside = {where: as_written(why) for where, why in outside_by_field(pipeline).items()}
-    data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines], "source": caveat, "dates": dates}
-    if outside:
-        data["only_by_spark"] = outside
-    conditions = "\n".join(f"{where}: {why}" for where, why in outside.items()) or None
-    page = [
-        *_first_page(
-            found, lines, [as_written(key) for key in pipeline.keys], {"source": caveat, "dates": dates, "conditions": conditions}
-        ),
-        *(_details(found) if verbose else [Text(_MORE, style="dim")]),
-    ]
-    return Answer(data, Group(*page))
+    notes = {"source": caveat_of(pipeline.source), "dates": shifted_dates(pipeline, is_date=False)}
+    data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines]} | notes
+    data |= {"only_by_spark": outside} if outside else {}
+    notes["conditions"] = "\n".join(f"{where}: {why}" for where, why in outside.items()) or None
+    page = _first_page(found, lines, [as_written(key) for key in pipeline.keys], notes)
+    more = _details(found) if verbose else [Text(_MORE, style="dim")]
+    return Answer(data, Group(*page, *more))
 
 
 def _as_spec_writes(value: Any) -> Any:
@@ -95,10 +89,9 @@ def _names_by_layout(found: PipelinePlan) -> Mapping[StateLayout, Sequence[str]]
     return windows
 
 
+_MORE = "windowmill explain --verbose: slices, engines and costs, columns of the state"
 #: (window, aggregate) pairs.
 _Cells = set[tuple[str, str]]
-
-_MORE = "windowmill explain --verbose: slices, engines and costs, columns of the state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +122,6 @@ class WindowLine:
 
     @property
     def sentence(self) -> str:
-        """The line without the window's name."""
         no_number = {"": "as many combine steps as the data asks for", "0": "no combine step", "1": "1 combine step"}
         steps = no_number.get(self.combines, f"{self.combines} combine steps")
         state = f"a run reads {self.reads}; the state keeps {self.keeps} of a key; " if self.keeps else ""
@@ -193,9 +185,15 @@ def _windows(found: PipelinePlan) -> Table:
     table = _table("window", "n leaves", "m new", "cut")
     cuts = list(dict.fromkeys(f"{window.shape.slicing}: {window.shape.why}" for window in found.windows))
     for window in found.windows:
+        name = Text(window.name, style="bold").append(f"\n{window.what}", style="not bold")
         cut = f"{window.shape.slicing}: {window.shape.why}"
         seen = len(cuts) == 1 and window is not found.windows[0]
-        table.add_row(_named(window.name, window.what), window.shape.leaves, window.shape.new_leaves, "as above" if seen else cut)
+        table.add_row(
+            name,
+            window.shape.leaves,
+            window.shape.new_leaves,
+            "as above" if seen else cut,
+        )
     return table
 
 
@@ -243,10 +241,6 @@ def _aggregates(found: PipelinePlan) -> Table:
     for aggregate in found.aggregates:
         table.add_row(aggregate.name, aggregate.function, ", ".join(aggregate.partial) or Text("–", style="dim"))
     return table
-
-
-def _named(name: str, what: str) -> Text:
-    return Text(name, style="bold").append(f"\n{what}", style="not bold")
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> Table:

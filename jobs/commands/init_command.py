@@ -66,7 +66,6 @@ class Chosen:
 
 
 def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]]:
-    """The spec as nested mappings, and a comment for some of its fields."""
     path, unit = look.settings.path, look.unit_of(chosen.time)
     name = chosen.pipeline or name_of(look.name)
     arrivals = look.arrivals(chosen.time)
@@ -110,13 +109,11 @@ def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]
 
 
 def name_of(text: str) -> str:
-    """``text`` as a pipeline's name."""
     plain = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "events"
     return (plain if plain[0].isalpha() else f"p_{plain}")[:40] + "_windows"
 
 
 def _windows(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A tumbling window, and a longer one that moves by its size."""
     if unit == "none":
         span = 7 * _DAY if arrivals is None else max(1, arrivals.last - arrivals.first)
         size = max(1, 10 ** (len(str(span // 20)) - 1))
@@ -141,13 +138,11 @@ def _schedule(arrivals: MeasuredArrivals | None, unit: Unit | None) -> str:
 
 
 def _length(arrivals: MeasuredArrivals) -> tuple[str, int, str, int]:
-    """The first of :data:`_SIZES` of which the sample holds few."""
     span_us = max(1, arrivals.last - arrivals.first) * arrivals.tick_us
     return next((each for each in _SIZES if span_us / each[1] <= _MOST_WINDOWS), _SIZES[-1])
 
 
 def _disorder(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[Any, str]:
-    """The disorder that a spec says, and why."""
     if arrivals is None:
         return None, "disorder: how far behind the latest event rows may come; the rows could not be looked at"
     if arrivals.commits < 2:
@@ -267,7 +262,6 @@ class NamedTable:
 
 
 def init(asked: Asked, *, ask: bool) -> Answer:
-    """Write the spec; ``ask`` says whether a person may be asked."""
 
     def question(text: str, default: str) -> str:
         return str(typer.prompt(text, default=default, err=True)) if ask and sys.stdin.isatty() else default
@@ -299,7 +293,6 @@ def init(asked: Asked, *, ask: bool) -> Answer:
 
 
 def _look(asked: Asked, question: Ask) -> tuple[Look, NamedTable | None]:
-    """What is found in the source; and its name, if it is a table of Spark's catalog."""
     given = _options(asked.options)
     if asked.table is not None:
         if asked.source is not None or asked.format is not None:
@@ -325,7 +318,6 @@ def _typed(place: str) -> str:
 
 
 def _options(given: Sequence[str]) -> dict[str, str]:
-    """Options of the source, as ``--option`` gives them."""
     pairs = [text.partition("=") for text in given]
     wrong = next((name for name, mark, _ in pairs if not name or not mark), None)
     if wrong is not None:

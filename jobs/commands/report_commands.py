@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +34,6 @@ _BYTES = {"bytes_read": "read", "bytes_written": "written", "state_bytes": "stat
 
 
 def cost_of(pipeline: Pipeline, last: int, price_per_hour: float | None) -> Answer:
-    """List what the ``last`` batches cost, newest last, and what a month costs."""
     batches = Ledger.open(pipeline).recent(last)
     month, trend = Month.of(pipeline, batches, price_per_hour), trend_of(batches)
     data = {
@@ -70,7 +70,7 @@ def overview_of(folder: Path, out: str | None) -> Answer:
     page, counts = redacted(target), Counter(row.verdict for row in rows)
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     text = f"{page}: {counted(len(rows), 'pipeline')}{f' ({listed})' if listed else ''}"
-    return Answer({"folder": str(folder), "report": page, "pipelines": [row.as_json() for row in rows]}, Text(text))
+    return Answer({"folder": str(folder), "report": page, "pipelines": [asdict(row) for row in rows]}, Text(text))
 
 
 def _row(spec: Path, target: str) -> PipelineRow:

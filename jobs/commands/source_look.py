@@ -88,7 +88,6 @@ class Look:
 
     @property
     def name(self) -> str:
-        """Name of the folder, or of the first topic."""
         return (self.settings.path or self.settings.options["subscribe"].split(",")[0]).rstrip("/").rpartition("/")[2].strip()
 
     def times(self) -> list[str]:
@@ -162,7 +161,6 @@ class Look:
         return None
 
     def arrivals(self, time: str) -> MeasuredArrivals | None:
-        """How event times arrive; null if no event time is known."""
         if self.sample is None:
             return None
         unit = self.unit_of(time)
@@ -212,7 +210,6 @@ class MeasuredArrivals:
 
 
 def format_of(path: str) -> str:
-    """The format of what is at ``path``."""
     if is_table(path):
         return "delta"
     names = data_files(path)
@@ -325,7 +322,6 @@ def _sample(table: SourceTable, files: Sequence[AddedFile], columns: Columns) ->
 
 
 def check_column(look: Look, flag: str, name: str) -> None:
-    """Raise ``SpecError`` if the source has no column ``name``."""
     if name not in look.columns.struct.names:
         raise SpecError(f"{flag}: {no_column(f'the source {look.settings.place}', name, look.columns.struct.names)}")
 
@@ -355,11 +351,9 @@ class Measured:
         return sum(self.reasons.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Its values by name, with the number of usable rows."""
         return asdict(self) | {"usable": self.rows - self.unusable}
 
     def describe(self) -> str:
-        """What was found, in one line."""
         if not self.rows:
             return "the source has no rows yet"
         readable = ", ".join(f"{name} in {count:,}" for name, count in self.readable.items())
@@ -383,7 +377,6 @@ class Measured:
 
 
 def measured(pipeline: Pipeline, source: SourceTable) -> Measured | None:
-    """What some rows of its ``source`` are to ``pipeline``; null if only Spark can read them."""
     files = arrived(source, held=True)
     chosen = files if len(files) <= _MEASURED_FILES else [*files[: _MEASURED_FILES // 2], *files[-_MEASURED_FILES // 2 :]]
     if not chosen:
@@ -476,7 +469,6 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
 
 
 def looked_at(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Problem]]:
-    """What is found in rows of the source: its values by name, in lines, and problems."""
     pipeline = located(pipeline)
     opened = open_source(pipeline)
     seen = measured(pipeline, opened)

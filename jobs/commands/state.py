@@ -87,7 +87,6 @@ class View(ABC):
         self.next_batch = ledger.next_commit
 
     def summary(self) -> dict[str, Any]:
-        """Facts about the whole table, by name."""
         facts: dict[str, Any] = {"kind": self.kind, "next_batch": self.next_batch} | self.inspection.files() | self.inspection.summary()
         facts |= {f"{name}{self.entry}": self.instant(facts.pop(name)) for name in ("oldest", "newest")}
         return facts | {"emitted_through": self.instant(self.emitted)} | self.own_facts() | {"largest_keys": self.largest()}
@@ -105,7 +104,6 @@ class View(ABC):
         """Render what :meth:`of_key` gives of the key ``name``."""
 
     def largest(self) -> list[dict[str, Any]]:
-        """The keys with the most entries; none if the pipeline has no keys."""
         if not self.pipeline.keys:
             return []
         return [{name: value_of(value) for name, value in row.items()} for row in self.inspection.largest_keys(self.limit)]
@@ -160,7 +158,6 @@ def partials_told(partials: Mapping[str, Any], objects: Set[str]) -> dict[str, A
 
 
 def value_of(value: Any) -> Any:
-    """Convert ``value`` to its JSON form."""
     if isinstance(value, datetime | date):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, bytes):
@@ -204,7 +201,6 @@ class PositionsView(View):
         self.inspection = PositionsInspection(path, pipeline.keys, self.next_batch)
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """What each window holds of the key, the tuples that wait, and the latest leaves with their partials."""
         rows = self.inspection.rows_of(key)
         entries = {row[SEQUENCE]: row for row in rows if row[KIND] == KEY_ROW}
         leaves = [row for row in rows if row[KIND] == NODE and row[NODE_LEVEL] == 0]
@@ -265,7 +261,6 @@ class LiveRowsView(View):
         self.labels = log.keys
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """The live rows that the next run would restore, and each window's stored numbers."""
         key = {self.labels[name]: value for name, value in key.items()}
         restored = self.inspection.key(key)
         if restored is None:
@@ -281,7 +276,6 @@ class LiveRowsView(View):
         return {"restored": restored | {"due": self.instant(restored["due"])}, "windows": windows, "rows": rows}
 
     def _remembered(self, name: str, value: Any) -> Any:
-        """``value`` for output; a list is given as its length and last items."""
         if isinstance(value, list):
             return {"items": len(value), "last": [value_of(item) for item in value[-self.limit :]]}
         return self.scalar(name, value)
@@ -305,12 +299,10 @@ def _span(span: Mapping[str, Any]) -> str:
 
 
 def _when(due: str | None) -> str:
-    """When a key without new rows is restored next."""
     return "never" if due is None else f"when the watermark is at {due}"
 
 
 def _windows_table() -> Table:
-    """An empty table of what the windows of a key remember and hold."""
     table = titled("", ())
     for column in ("window", "remembers", "holds"):
         table.add_column(column, overflow="fold")
@@ -318,7 +310,6 @@ def _windows_table() -> Table:
 
 
 def _remembered(window: Mapping[str, Any]) -> str:
-    """The scalars of a window's policies, a line each."""
     return "\n".join(f"{name} {cell(value)}" for name, value in window["scalars"].items())
 
 
@@ -350,7 +341,6 @@ class SlicesView(View):
         return {"needed_from": self.instant(self._needed_from)}
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """The entries that the next run would restore, and the windows still to come that contain them."""
         starts, reaching, n_rows, entries = self.inspection.slices_of(key)
         listed = self.inspection.entries_of(key, self.limit)
         for entry in listed:
@@ -426,7 +416,6 @@ class SessionsView(View):
         self.inspection = SessionsInspection(path, pipeline.keys, self.next_batch, partials, wanted, sessions.own_columns)
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """The fragments of open sessions that the next run would restore, with the bounds that their windows have so far."""
         fragments, entries = self.inspection.fragments_of(key)
         windows = [
             {
@@ -549,7 +538,6 @@ class MixedView(View):
         return {"kind": self.kind} | shared | own | {"largest_keys": first["largest_keys"]}
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """What the view of each part shows of ``key``."""
         return {part: view.of_key(key) for part, view in self._views.items()}
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:

@@ -81,7 +81,6 @@ def suggestions_of(pipeline: Pipeline) -> Answer:
 
 
 def _of_values(pipeline: Pipeline, table: DeltaTable) -> Iterator[Suggestion]:
-    """Ranges of numbers, and columns that are never null."""
     types = {field.name: pa.field(field).type for field in pa.schema(table.schema().to_arrow())}
     for name, aggregate in pipeline.aggregates.items():
         if name not in types:
@@ -138,7 +137,6 @@ def _range(table: DeltaTable, name: str, window: str | None) -> _Range | None:
 
 
 def _of_keys(pipeline: Pipeline, table: DeltaTable) -> Iterator[Suggestion]:
-    """Keys with few different values."""
     for name in pipeline.keys:
         column = quoted(name)
         counts = f"SELECT {column} AS value, count(*) AS n FROM sink WHERE {_shown(table)} GROUP BY {column} LIMIT {_MAX_KNOWN + 1}"

@@ -49,7 +49,6 @@ _WHAT_NEXT = "`windowmill {}` or `windowmill {}` it, or change the rule or the l
 
 
 def new_progress() -> Progress:
-    """What a command that computes says of its progress, on standard error."""
     return Progress(errors, as_written)
 
 
@@ -176,7 +175,6 @@ def _outstanding(pipeline: Pipeline, ledger: Ledger) -> list[str]:
 
 
 def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
-    """List the ``last`` batches, newest last; with ``timings`` the text shows the seconds of each step."""
     from windowmill.jobs.report.cost import figures_of  # with the report come its templates
 
     batches = Ledger.open(pipeline).recent(last)

@@ -51,11 +51,7 @@ class ChartSelection:
         ]
 
     def describe(self) -> str:
-        """The keys in words; empty if none are chosen.
-
-        >>> ChartSelection(keys={"origin": ("JFK", "LGA"), "carrier": (None,)}).describe()
-        'origin JFK or LGA, carrier null'
-        """
+        """The keys in words: ``origin JFK or LGA, carrier null``; empty if none are chosen."""
         return ", ".join(
             f"{name} {' or '.join('null' if value is None else value for value in values)}" for name, values in self.keys.items()
         )
@@ -102,11 +98,7 @@ class Limit:
         return max(below, above, 0.0)
 
     def describe(self) -> str:
-        """The rule in a few words.
-
-        >>> Limit("warning", -120.0, None).describe()
-        'at least −120 [warning]'
-        """
+        """The rule in a few words: ``at least −120 [warning]``."""
         parts = [f"{words} {short(bound)}" for words, bound in (("at least", self.least), ("at most", self.greatest)) if bound is not None]
         return f"{', '.join(parts)} [{self.severity}]"
 

@@ -20,20 +20,13 @@ WORTH_A_LOOK = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """The newest event and the newest batch in words.
+    """The newest event and the newest batch in words."""
 
-    Attributes
-    ----------
-    event
-        Distance of the newest event from now, such as ``4 days behind``; for an integer axis the event itself.
-    batch
-        Time since the newest batch ended, and how many instants of the schedule have passed since.
-    missed
-        Number of these instants at which something waited, as far as it is known; null without a schedule by the clock.
-    """
-
+    #: Distance of the newest event from now, such as ``4 days behind``; for an integer axis the event itself.
     event: str
+    #: Time since the newest batch ended, and how many instants of the schedule have passed since.
     batch: str
+    #: Number of these instants at which something waited, as far as it is known; null without a schedule by the clock.
     missed: int | None
 
 

@@ -52,7 +52,6 @@ OUTCOMES = {"passed": "✓", "warned": "!", "failed": "✕", "broken": "?"}
 
 
 def templates() -> Environment:
-    """The templates of pages, with filters for texts."""
     environment = Environment(
         loader=PackageLoader("windowmill.jobs.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -181,7 +180,6 @@ def _about(pipeline: Pipeline) -> list[tuple[str, str]]:
 
 
 def verdict_of(batches: Sequence[Batch]) -> tuple[str, str]:
-    """Tone and words for the verdict on the newest batch."""
     if not batches:
         return _VERDICTS["none"]
     word = batches[-1].verdict

@@ -104,7 +104,6 @@ class Access:
 
 
 def access_to(spark: SparkSession) -> Access:
-    """The access to the driver of ``spark``, a session of either kind."""
     # By name: to import the class takes a second, and another thread may be about to.
     connect = any(kind.__module__ == "pyspark.sql.connect.session" for kind in type(spark).__mro__)
     return ConnectAccess(spark) if connect else Access(spark)
@@ -121,7 +120,6 @@ def map_in_arrow(rows: DataFrame, function: _OverBatches, schema: pa.Schema) -> 
 
 
 def parquet_rows(spark: SparkSession, paths: Sequence[str], schema: pa.Schema) -> DataFrame:
-    """The rows of the Parquet files at ``paths``, with the columns ``schema``."""
     return spark.read.schema(from_arrow_schema(schema)).parquet(*paths)
 
 
@@ -246,7 +244,6 @@ def sql_type(kind: DataType) -> str:
 
 
 def holds_text(kind: DataType) -> bool:
-    """Whether a value of the type holds a text."""
     match kind:
         case StructType():
             return any(holds_text(field.dataType) for field in kind)

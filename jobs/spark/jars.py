@@ -91,7 +91,6 @@ class Jar(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Name of its file."""
         return f"{self.artifact}-{self.version}.jar"
 
 
@@ -135,7 +134,6 @@ def jar_paths() -> list[Path]:
 
 
 def has_s3_jars() -> bool:
-    """Whether the jars with which Spark reads ``s3://`` are there."""
     folder = jars_folder()
     return all((folder / jar.name).is_file() for jar in S3_JARS)
 
@@ -211,7 +209,6 @@ def _digest(path: Path) -> str | None:
 
 
 def main() -> int:
-    """Fetch the jars, or with ``--list`` print their paths."""
     try:
         if sys.argv[1:] == ["--list"]:
             print(",".join(map(str, jar_paths())))

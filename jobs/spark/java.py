@@ -84,7 +84,6 @@ def _homes() -> Iterator[Path]:
 
 
 def main() -> int:
-    """Print the home of the Java in use; exit code 1 and advice if there is none."""
     try:
         print(find_java().home)
     except MachineError as problem:

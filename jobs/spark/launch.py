@@ -44,29 +44,15 @@ _KNOWN = {"SPARK_LOCAL_IP", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "S
 _CONFIGURED = {"HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS"}
 #: Settings for which the launcher's command has parts that :func:`command` does not write.
 _OTHERS = {"spark.driver.extraLibraryPath", "spark.driver.defaultExtraClassPath", "spark.local.dir", "spark.eventLog.enabled"}
+_PACKAGES = (
+    "java.lang java.lang.invoke java.lang.reflect java.io java.net java.nio java.util java.util.concurrent java.util.concurrent.atomic "
+    "jdk.internal.ref sun.nio.ch sun.nio.cs sun.security.action sun.util.calendar"
+)
 #: What Spark 4.2's launcher opens to Spark (``JavaModuleOptions``), but for ``--add-modules=jdk.incubator.vector``. Java warns of that
 #: module at each start, and only the linear algebra of MLlib, which no job uses, would be faster by it.
 _MODULES = [
     "-XX:+IgnoreUnrecognizedVMOptions",
-    *(
-        f"--add-opens=java.base/{package}=ALL-UNNAMED"
-        for package in (
-            "java.lang",
-            "java.lang.invoke",
-            "java.lang.reflect",
-            "java.io",
-            "java.net",
-            "java.nio",
-            "java.util",
-            "java.util.concurrent",
-            "java.util.concurrent.atomic",
-            "jdk.internal.ref",
-            "sun.nio.ch",
-            "sun.nio.cs",
-            "sun.security.action",
-            "sun.util.calendar",
-        )
-    ),
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _PACKAGES.split()),
     "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dio.netty.allocator.type=pooled",

@@ -132,7 +132,6 @@ def _refusal(shown: str, err: Any) -> MachineError:
 
 
 def _channel_of(address: str) -> Any:
-    """PySpark's reading of an address."""
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
     try:
@@ -151,7 +150,6 @@ def kept_session(code: str = "") -> str:
 
 
 def _with_session(address: str, session: str) -> str:
-    """``address`` with the session's id, unless it names one."""
     if ";session_id=" in address:
         return address
     return f"{address.rstrip('/;')}{'' if '/;' in address else '/'};session_id={session}"

@@ -89,7 +89,6 @@ def spark_session(
 
 
 def import_client() -> None:
-    """Import what speaks to Spark Connect servers."""
     importlib.import_module("pyspark.sql.connect.session")
 
 

@@ -31,7 +31,6 @@ def session_for(pipeline: Pipeline, say: Callable[[str], None]) -> SparkSession:
 
 
 def location_of(spark: SparkSession, table: str) -> str | None:
-    """Location of a Delta table; null if the catalog has no such table."""
     try:
         if not spark.catalog.tableExists(_quoted(table)):
             return None
@@ -81,7 +80,6 @@ def folder_of(spark: SparkSession, table: str) -> str:
 
 
 def register(spark: SparkSession, table: str, location: str) -> None:
-    """Make the Delta table at ``location`` known to the catalog as ``table``, if it is not."""
     spark.sql(f"CREATE TABLE IF NOT EXISTS {_quoted(table)} USING delta LOCATION {spark_text(spark_path(location))}")
 
 

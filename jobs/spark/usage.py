@@ -39,7 +39,6 @@ class Usage:
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Within it jobs are described as of the step ``name``."""
         before, self._step = self._step, name
         self._describe()
         try:
@@ -49,7 +48,6 @@ class Usage:
             self._describe()
 
     def watch(self, spark: SparkSession) -> None:
-        """Count what ``spark`` runs from now on."""
         if self._watched is None:
             self._watched = _OfServer(spark) if isinstance(access_to(spark), ConnectAccess) else _OfProcess(spark)
             self._describe()
@@ -62,7 +60,6 @@ class Usage:
         return {"engine": "spark", **self._watched.where(), **used, "executors": len(counts.executors or executors)}
 
     def end(self) -> None:
-        """Stop counting, and leave the session as it was."""
         if self._watched is not None:
             with suppress(Exception):  # the session may be gone
                 self._watched.end()

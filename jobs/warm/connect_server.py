@@ -60,7 +60,6 @@ class Server:
 
     @property
     def address(self) -> str:
-        """What clients connect to, for ``SPARK_REMOTE``."""
         # PySpark sends a token without TLS to this name alone.
         return f"sc://localhost:{self.port}/;token={self.token}"
 
