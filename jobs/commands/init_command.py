@@ -55,40 +55,30 @@ _UNITS = ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute"), (_SECOND, "second
 _ROUND = tuple(n * _SECOND for n in (1, 5, 30, 60, 300, 900, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400))
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What a person, flags or the look decided: the time column and the keys."""
-
-    time: str
-    keys: tuple[str, ...]
-    sink: str | None = None
-    pipeline: str | None = None
-
-
-def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]]:
-    path, unit = look.settings.path, look.unit_of(chosen.time)
-    name = chosen.pipeline or name_of(look.name)
-    arrivals = look.arrivals(chosen.time)
+def proposed(look: Look, column: str, keys: Sequence[str], sink: str | None, pipeline: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+    path, unit = look.settings.path, look.unit_of(column)
+    name = pipeline or name_of(look.name)
+    arrivals = look.arrivals(column)
     short, long = _windows(arrivals, unit)
-    measures = look.measures([chosen.time, *chosen.keys])[:_MEASURES]
-    tie_break = look.tie_break([chosen.time, *chosen.keys])
-    time: dict[str, Any] = {"column": chosen.time} | ({} if unit is None else {"unit": unit})
+    measures = look.measures([column, *keys])[:_MEASURES]
+    tie_break = look.tie_break([column, *keys])
+    time: dict[str, Any] = {"column": column} | ({} if unit is None else {"unit": unit})
     time |= {} if unit in (None, "none") else {"axis": "instants"}
     time |= {"tie_break": tie_break} if tie_break else {}
     disorder, why = _disorder(arrivals, unit)
     time |= {"disorder": disorder} if disorder else {}
-    sink = f"{path.rstrip('/').rpartition('/')[0] or '.'}/{name}" if path else absolute(name)
-    sink += "_results" if path and within(sink, path) else ""
+    own = f"{path.rstrip('/').rpartition('/')[0] or '.'}/{name}" if path else absolute(name)
+    own += "_results" if path and within(own, path) else ""
     options = dict(look.settings.options)
     source = {"format": look.settings.format} | ({"path": path} if path else {}) | ({"options": options} if options else {})
     spec = {
         "pipeline": name,
         "source": source,
-        "keys": list(chosen.keys),
+        "keys": list(keys),
         "time": time,
         "windows": [short, long],
-        "aggregates": _aggregates(measures, [*chosen.keys]),
-        "sink": {"path": chosen.sink or sink},
+        "aggregates": _aggregates(measures, keys),
+        "sink": {"path": sink or own},
         "schedule": _schedule(arrivals, unit),
         "compute": "auto",
     }
@@ -97,7 +87,7 @@ def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]
     comments = {
         "time": why,
         "windows": "size and hop; docs/semantics.md has every type: sessions, counts, policies",
-        "keys": "one result row for each of these and each window" if chosen.keys else "none: one group of all rows",
+        "keys": "one result row for each of these and each window" if keys else "none: one group of all rows",
         "sink": "the result table, which the first run makes",
         "schedule": "when Airflow runs it; `windowmill run` runs it at once",
         "compute": "small batches without Spark" if few else "the first batch goes to Spark, later small ones do without it",
@@ -267,8 +257,10 @@ def init(asked: Asked, *, ask: bool) -> Answer:
         return str(typer.prompt(text, default=default, err=True)) if ask and sys.stdin.isatty() else default
 
     look, named = _look(asked, question)
-    chosen = _chosen(look, asked, question)
-    spec, comments = proposed(look, chosen)
+    column, keys = _chosen(look, asked, question)
+    sink = None if asked.sink is None else _typed(asked.sink)
+    name = asked.pipeline or (name_of(asked.table.rpartition(".")[2]) if asked.table else None)
+    spec, comments = proposed(look, column, keys, sink, name)
     read = parse_pipeline(spec)
     problems = problems_of(read) or list(source_look.source_problems(read))
     seen = None if problems else source_look.measured(read, open_source(read))
@@ -325,7 +317,8 @@ def _options(given: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
+def _chosen(look: Look, asked: Asked, question: Ask) -> tuple[str, Sequence[str]]:
+    """The column of the time, and the keys."""
     times = look.times()
     time = asked.time or (times[0] if times else None)
     if asked.time is None:
@@ -347,8 +340,7 @@ def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
     named = tuple(name.strip() for name in keys.split(",") if name.strip() not in ("", "-"))
     for name in named:
         source_look.check_column(look, "--keys", name)
-    sink = None if asked.sink is None else _typed(asked.sink)
-    return Chosen(time, named, sink, asked.pipeline or (name_of(asked.table.rpartition(".")[2]) if asked.table else None))
+    return time, named
 
 
 def _some(names: Sequence[str]) -> str:

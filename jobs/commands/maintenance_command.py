@@ -265,10 +265,8 @@ def _list(pipeline: Pipeline) -> Answer:
     data = [_entry(entry, pipeline) for entry in entries] + [{"name": name, "damaged": why} for name, why in damaged.items()]
     if not data:
         return Answer(data, f"{pipeline.pipeline}: no savepoints; make one by `windowmill savepoint SPEC create NAME`")
-    table = titled(f"savepoints of {pipeline.pipeline}", ())
-    table.padding = 0  # fits into 80 columns
-    for column in ("name", "made", "batch", "version", "results through", "size"):
-        table.add_column(column, justify="left" if column in ("name", "made", "results through") else "right", no_wrap=True)
+    columns = ("name", "made", "batch", "version", "results through", "size")
+    table = titled(f"savepoints of {pipeline.pipeline}", columns, ("name", "made", "results through"), narrow=True)
     for entry, row in zip(entries, data, strict=False):
         emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
         made = entry.created_at[:16].replace("T", " ")

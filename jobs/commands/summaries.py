@@ -55,7 +55,14 @@ def new_progress() -> Progress:
 def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str | None = None) -> Answer:
     """Summarize a run: a line of text, and in ``data`` the counts of each batch that it committed; ``status`` is how it ended, if badly."""
     instants = not pipeline.time.integer_axis
-    batches = [_summary(batch, instants=instants) for batch in done]
+    batches = []
+    for batch in done:
+        outcome, counts = batch.outcome, batch.outcome.published_counts
+        first, end = counts.window_ends or (None, None)
+        seconds = {"seconds": round(sum(outcome.timings.values()), 3), "timings": outcome.timings}
+        facts = {"batch": batch.plan.batch, "action": batch.plan.action, "verdict": outcome.verdict, **counts.shown()}
+        facts |= {"windows": counts.rows_of_windows(), "window_end_min": bound(first, instants), "window_end_max": bound(end, instants)}
+        batches.append(facts | {"compute": outcome.compute} | seconds)
     data = {"pipeline": pipeline.pipeline, "status": status or ("committed" if done else "nothing new"), "batches": batches}
     if not done:
         return Answer(data, f"{pipeline.pipeline}: nothing new")
@@ -202,10 +209,8 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
 
 
 def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
-    table = titled(f"batches of {pipeline.pipeline}", ())
-    table.padding = 0  # fits into 80 columns
-    for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "tasks", "results through"):
-        table.add_column(name, justify="left" if name in ("action", "verdict", "results through") else "right", no_wrap=True)
+    names = ("#", "action", "verdict", "read", "late", "quarantined", "published", "tasks", "results through")
+    table = titled(f"batches of {pipeline.pipeline}", names, ("action", "verdict", "results through"), narrow=True)
     for row in data:
         counts = [f"{row[name]:,}" for name in ("rows_read", "rows_late", "rows_quarantined", "rows_published")]
         verdict = row["verdict"] if row["status"] == "committed" else row["status"]
@@ -230,11 +235,15 @@ def facts_table() -> Table:
     return table
 
 
-def titled(title: str, columns: Sequence[str]) -> Table:
-    """Make a table in the style of all commands; ``columns`` are right-aligned."""
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+def titled(title: str, columns: Sequence[str], left: Sequence[str] = (), *, narrow: bool = False) -> Table:
+    """Make a table in the style of all commands, with ``columns`` that are right-aligned but for those on the ``left``.
+
+    A ``narrow`` one, which fits into 80 characters, has no room between its columns, and wraps none.
+    """
+    padding = (0, 0) if narrow else (0, 1, 0, 0)
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=padding)
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=narrow)
     return table
 
 
@@ -247,10 +256,8 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
         numbers = newest_batches(path, last, options)
         rows = read(path, first_batch=numbers[0], storage_options=options) if numbers else []
     data = [{name: _text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows]
-    table = titled(f"validation of {pipeline.pipeline}", ())
-    table.padding = 0  # leaves room for the names of rules
-    for name in ("#", "outcome", "severity", "unexpected", "rule"):
-        table.add_column(name, justify="right" if name in ("#", "unexpected") else "left", no_wrap=name != "rule", overflow="fold")
+    table = titled(f"validation of {pipeline.pipeline}", ("#", "outcome", "severity", "unexpected"), ("outcome", "severity"), narrow=True)
+    table.add_column("rule", overflow="fold")
     colours = {"passed": "green", "failed": "red", "broken": "magenta"}
     for row in rows:
         rule = f"{row['type'].removeprefix('expect_')} ({row['column'] or ''})"
@@ -261,23 +268,6 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
             # A row that a verification found differing is described in words.
             table.add_row("", "", "", "", _example({**example, **(values or {})} if isinstance(example, Mapping) else example))
     return Answer(data, table)
-
-
-def _summary(done: CommittedBatch, *, instants: bool) -> dict[str, Any]:
-    outcome, counts = done.outcome, done.outcome.published_counts
-    first, last = counts.window_ends or (None, None)
-    return {
-        "batch": done.plan.batch,
-        "action": done.plan.action,
-        "verdict": outcome.verdict,
-        **counts.shown(),
-        "windows": counts.rows_of_windows(),
-        "window_end_min": bound(first, instants),
-        "window_end_max": bound(last, instants),
-        "compute": outcome.compute,
-        "seconds": round(sum(outcome.timings.values()), 3),
-        "timings": outcome.timings,
-    }
 
 
 def bound(t: int | None, instants: bool) -> str | int | None:

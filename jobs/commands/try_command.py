@@ -87,18 +87,10 @@ def attempt(
     now: float | None = None,
     commit_rows: int = 1,
 ) -> TryOutcome:
-    """Run ``pipeline`` over JSON lines, the ``data``.
+    """Run ``pipeline`` over JSON lines, the ``data``, of which ``commit_rows`` are a commit.
 
-    Parameters
-    ----------
-    batch_rows
-        Rows per batch, or more where its last commit has more; the whole input in one batch unless given.
-    final
-        Whether the watermark goes to infinity at the end of the input.
-    now
-        Seconds since 1970 that ``max_future_skew`` counts from; the present unless given.
-    commit_rows
-        Lines per commit.
+    Batches have ``batch_rows`` rows, or more where their last commit has more; by default the whole input is one. ``final`` is whether the
+    watermark goes to infinity at its end. ``max_future_skew`` counts from ``now``, seconds since 1970; by default from the present.
     """
     if engine not in ENGINES:
         raise UnsupportedError(f"--engine {engine}: not available here; use {' or '.join(sorted(ENGINES))}")

@@ -33,10 +33,7 @@ class Freshness:
 def freshness_of(
     pipeline: Pipeline, seen: datetime | int | None, ended: datetime | None, now: datetime, waits: Callable[[], int | None]
 ) -> Freshness:
-    """Compare the newest event ``seen`` and the end of the newest batch with ``now``.
-
-    ``waits`` reads the source's log, and gives the number of versions that no batch has read; null if it is not known.
-    """
+    """Compare the newest event ``seen`` and the end of the newest batch with ``now``; ``waits`` counts versions that no batch has read."""
     missed = _missed(pipeline.schedule, ended, now) if isinstance(pipeline.schedule, str) else None
     batch = "no batch yet" if ended is None else f"{elapsed(max((now - ended).total_seconds(), 0))} ago"
     if missed and waits() == 0:
@@ -44,7 +41,10 @@ def freshness_of(
     elif missed:
         counted = f"{missed:,}{' or more' if missed == _COUNTED else ''}"
         batch += f"; {counted} scheduled instant{'' if missed == 1 else 's'} since without a batch"
-    return Freshness(_behind(seen, now), batch, missed)
+    if not isinstance(seen, datetime):
+        return Freshness(moment(seen), batch, missed)
+    seconds = (now - seen).total_seconds()
+    return Freshness(f"{elapsed(abs(seconds))} {'behind' if seconds >= 0 else 'ahead'}", batch, missed)
 
 
 def staleness_of(pipeline: Pipeline, seen: datetime | int | None, now: datetime) -> Iterator[tuple[str, str]]:
@@ -53,13 +53,6 @@ def staleness_of(pipeline: Pipeline, seen: datetime | int | None, now: datetime)
     for rule in pipeline.expectations:
         if rule.type == FRESHNESS and not (found := compare_age(rule.arguments["freshness"], age_us)).kept:
             yield rule.severity, found.message
-
-
-def _behind(seen: datetime | int | None, now: datetime) -> str:
-    if not isinstance(seen, datetime):
-        return moment(seen)
-    seconds = (now - seen).total_seconds()
-    return f"{elapsed(abs(seconds))} {'behind' if seconds >= 0 else 'ahead'}"
 
 
 def _missed(schedule: str, ended: datetime | None, now: datetime) -> int | None:

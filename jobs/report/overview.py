@@ -13,11 +13,11 @@ from windowmill.jobs.batch.planning import Waiting
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.report.cost import COMPARED, Month, median_seconds, trend_of
 from windowmill.jobs.report.freshness import WORTH_A_LOOK, freshness_of, share_of
-from windowmill.jobs.report.page import link_to, templates, verdict_of, write_page
+from windowmill.jobs.report.page import link_to, schedule_of, templates, verdict_of, write_page
 from windowmill.jobs.report.queries import BATCHES_SHOWN
 from windowmill.jobs.report.short_texts import moment
 from windowmill.windowing.redaction import redacted
-from windowmill.windowing.spec import AssetSchedule, Pipeline
+from windowmill.windowing.spec import Pipeline
 
 #: Tones of verdicts, what needs somebody first.
 _TONES = ("bad", "warn", "idle", "good")
@@ -77,7 +77,6 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
     if kept is not None and not pipeline.means(kept.plan.definition, kept.plan.meaning):
         commands = (_FOR_CHANGED[ledger.held_batch is not None],)
     fresh = freshness_of(pipeline, last.seen if last else None, ended, now, lambda: Waiting.of(pipeline, ledger).n)
-    schedule = pipeline.schedule
     return PipelineRow(
         name=pipeline.pipeline,
         spec=spec,
@@ -89,7 +88,7 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
         ended=moment(ended),
         batch=fresh.batch,
         missed=fresh.missed,
-        schedule=f"asset {schedule.asset}" if isinstance(schedule, AssetSchedule) else schedule or "on demand",
+        schedule=schedule_of(pipeline),
         rows_read=totals.counts.rows_read,
         late=share_of(totals.counts.rows_late, totals.counts.rows_read),
         quarantined=share_of(totals.counts.rows_quarantined, totals.counts.rows_read),

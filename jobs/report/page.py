@@ -60,26 +60,13 @@ def templates() -> Environment:
 
 
 def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPEC", choice: ChartSelection | None = None) -> str:
-    """Write the report page of ``pipeline`` and return its path.
+    """Write the report page of ``pipeline`` to the path or URI ``out``, or among the pipeline's own tables, and return its path.
 
     The section of a table that does not exist yet says so. The page stays below 3 MB. Memory grows with the number of distinct keys,
-    not with the number of rows.
+    not with the number of rows. ``spec`` is the pipeline's file, as the page names it in commands.
 
-    Parameters
-    ----------
-    out
-        Path or URI of the page; by default ``report.html`` among the pipeline's own tables.
-    spec
-        The pipeline's file, as the page names it in commands.
-    choice
-        Aggregates and keys to draw; by default those that matter most.
-
-    Raises
-    ------
-    SpecError
-        If an aggregate of the choice is not a number, or no row has one of its keys.
-    ReportError
-        If a table exists but cannot be read, or the page cannot be written; an earlier page then stays as it is.
+    Raises ``SpecError`` if an aggregate of the ``choice`` is not a number, or no row has one of its keys; ``ReportError`` if a table exists
+    but cannot be read, or the page cannot be written. An earlier page then stays as it is.
     """
     target = out or Places.of(pipeline).report
     write_page(target, report_page(pipeline, target=target, spec=spec, choice=choice))
@@ -107,13 +94,19 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
     quarantine = read_quarantine(places.quarantine, first_shown, (*computed.keys, computed.time.column, *computed.time.tie_break))
     bars = {"rows": _rows_bars(batches, quarantine), **cost_bars(batches)}
     docs = link_to(f"{places.docs}/index.html", target) if docs is None else docs
+    about = {
+        "Keys": ", ".join(computed.keys) or "none: one global group",
+        "Windows": ", ".join(window.name for window in computed.windows),
+        "Event time": computed.time.column,
+        "Schedule": schedule_of(computed),
+    }
     environment = templates()
     environment.filters |= {"engine": describe_briefly, "inlined": _inlined, "window_ends": _window_ends, "key": key_text}
     environment.filters |= {"seconds": seconds_of, "bytes_written": bytes_of}
     environment.filters |= {"at": lambda t: moment(t if computed.time.integer_axis else instant(t))}
     return environment.get_template("template.html.j2").render(
         pipeline=computed,
-        about=_about(computed),
+        about=[(name, clipped(text, 160)) for name, text in about.items()],
         made_at=now,
         verdict=verdict_of(batches),
         last=batches[-1] if batches else None,
@@ -168,15 +161,8 @@ def _uplot() -> dict[str, Markup]:
     return {"script": Markup(script.partition("\n")[2]), "styles": Markup(styles), "licence": Markup(licence)}
 
 
-def _about(pipeline: Pipeline) -> list[tuple[str, str]]:
-    schedule = pipeline.schedule
-    facts = [
-        ("Keys", ", ".join(pipeline.keys) or "none: one global group"),
-        ("Windows", ", ".join(window.name for window in pipeline.windows)),
-        ("Event time", pipeline.time.column),
-        ("Schedule", f"asset {schedule.asset}" if isinstance(schedule, AssetSchedule) else schedule or "on demand"),
-    ]
-    return [(name, clipped(text, 160)) for name, text in facts]
+def schedule_of(pipeline: Pipeline) -> str:
+    return f"asset {pipeline.schedule.asset}" if isinstance(pipeline.schedule, AssetSchedule) else pipeline.schedule or "on demand"
 
 
 def verdict_of(batches: Sequence[Batch]) -> tuple[str, str]:

@@ -77,10 +77,7 @@ class Quality:
 
 
 def read_quality(path: str, first_batch: int = 0, undone: Collection[int] = ()) -> Quality:
-    """Read the newest batches from ``first_batch`` on without those ``undone``, of each its last attempt.
-
-    The answer is small whatever the table's size.
-    """
+    """Read the newest batches from ``first_batch`` on without those ``undone``, of each its last attempt."""
     table = open_table(path)
     if table is None:
         return Quality()
@@ -229,19 +226,12 @@ _ROWS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenRule:
-    """A rule that the batch breaks, and some of the rows that break it: identity and values, as text."""
-
-    failure: Failure
-    rows: list[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
 class Held:
     """A held batch, the critical rules that it breaks, the commands that rule on it, and whether the spec has changed since."""
 
     batch: Batch
-    rules: list[BrokenRule]
+    #: With some of the rows that break each: identity and values, as text.
+    rules: list[tuple[Failure, list[tuple[str, str]]]]
     rulings: tuple[str, str]
     changed: bool
 
@@ -252,7 +242,7 @@ def read_held(ledger: Ledger, pipeline: Pipeline, places: Places) -> Held | None
         return None
     failures = [failure for failure in read_failures(places.quality, batch.number) if failure.severity == "critical"]
     results = open_table(places.held)
-    rules = [BrokenRule(failure, _broken_rows(failure, pipeline, results)) for failure in failures]
+    rules = [(failure, _broken_rows(failure, pipeline, results)) for failure in failures]
     return Held(batch, rules, rulings(ledger, batch.plan), changed=not pipeline.means(batch.plan.definition, batch.plan.meaning))
 
 

@@ -30,7 +30,7 @@ FETCH_SECONDS = 300
 
 
 class Jar(NamedTuple):
-    """A published jar, and its SHA-256."""
+    """A published jar: its Maven coordinates and SHA-256."""
 
     group: str
     artifact: str
@@ -42,9 +42,7 @@ class Jar(NamedTuple):
         return f"{self.artifact}-{self.version}.jar"
 
 
-#: SHA-256 and Maven coordinates of every jar.
-_LISTED = [line.split() for line in (Path(__file__).parent / "jars.txt").read_text().splitlines()]
-_JARS = [Jar(*coordinates.split(":"), digest) for digest, coordinates in _LISTED]
+_JARS = [Jar(*line.split()) for line in (Path(__file__).parent / "jars.txt").read_text().splitlines()]
 # Delta's published dependencies also name Hadoop, Parquet, Jackson and log4j in versions older than those inside Spark. Spark's own
 # classes precede them on every class path, so only the jars that Spark lacks are fetched, without their dependencies.
 DELTA_JARS = tuple(jar for jar in _JARS if jar.group == "io.delta")
