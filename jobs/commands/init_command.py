@@ -252,7 +252,6 @@ class NamedTable:
 
 
 def init(asked: Asked, *, ask: bool) -> Answer:
-
     def question(text: str, default: str) -> str:
         return str(typer.prompt(text, default=default, err=True)) if ask and sys.stdin.isatty() else default
 

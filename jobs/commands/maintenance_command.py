@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -88,7 +88,8 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
                 if not is_table(path):
                     continue
                 with progress.step(name, f"tidy {path}"):
-                    done.append(_tidy(name, path, _compact_state(stored, ledger) if name == "state" else _compact, kept, now=now))
+                    compact = partial(_compact_state, pipeline=stored, ledger=ledger) if name == "state" else _compact
+                    done.append(_tidy(name, path, compact, kept, now=now))
         if now and held is None and is_table(places.held):
             with progress.step("held", f"tidy {places.held}"):
                 # A ruling looks for its files by their names, so they are not compacted.
@@ -122,22 +123,19 @@ def _failing_by_name(name: str, path: str) -> Iterator[None]:
         ) from err
 
 
-def _compact_state(pipeline: Pipeline | None, ledger: Ledger) -> Callable[[str], int]:
-    def compact(path: str) -> int:
-        if pipeline is None:
-            return 0
-        if is_log(path):
-            return compact_entries(path, ledger.next_commit, ["live rows"]) + _compact(path)
-        parts = windows_by_layout(pipeline)
-        needed = _needed(parts, ledger)
-        if {"positions", "live rows"} & set(parts):
-            known = Grids.of(parts["slices"]).known if "slices" in parts else ()
-            removed = compact_entries(path, ledger.next_commit, list(parts), needed, spans=last_columns(known))
-            # Another rewrite would undo the order and the row groups in which nodes over positions are searched.
-            return removed if "positions" in parts else removed + _compact(path)
-        return compact_partials(path, needed)
-
-    return compact
+def _compact_state(path: str, *, pipeline: Pipeline | None, ledger: Ledger) -> int:
+    if pipeline is None:
+        return 0
+    if is_log(path):
+        return compact_entries(path, ledger.next_commit, ["live rows"]) + _compact(path)
+    parts = windows_by_layout(pipeline)
+    needed = _needed(parts, ledger)
+    if {"positions", "live rows"} & set(parts):
+        known = Grids.of(parts["slices"]).known if "slices" in parts else ()
+        removed = compact_entries(path, ledger.next_commit, list(parts), needed, spans=last_columns(known))
+        # Another rewrite would undo the order and the row groups in which nodes over positions are searched.
+        return removed if "positions" in parts else removed + _compact(path)
+    return compact_partials(path, needed)
 
 
 def _needed(parts: Mapping[StateLayout, Pipeline], ledger: Ledger) -> NeededRows | None:

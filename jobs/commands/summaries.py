@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import zip_longest
@@ -96,7 +95,8 @@ def status_of(pipeline: Pipeline) -> Answer:
     ledger, places = Ledger.open(pipeline), Places.of(pipeline)
     last, held, totals = ledger.last_commit, ledger.held_batch, ledger.totals
     lacking = _outstanding(pipeline, ledger)
-    following = NextRun.of(pipeline, ledger)
+    error, waiting = _error_of_next_run(pipeline, ledger), Waiting.of(pipeline, ledger)
+    changing = waiting.changing()
     held_by = None if held is None else _held_by(held, places.quality)
     data = {
         "pipeline": pipeline.pipeline,
@@ -106,10 +106,10 @@ def status_of(pipeline: Pipeline) -> Answer:
         "seen": _text(last.seen) if last else None,
         "emitted": _text(last.emitted) if last else None,
         "source_version": last.to_version if last else None,
-        "versions_waiting": following.waiting,
-        "versions_changing": [{"version": version.version, "operation": version.operation} for version in following.changing],
-        "next_run_error": None if following.error is None else as_written(str(following.error)),
-        "next_run_exit_code": None if following.error is None else following.error.exit_code,
+        "versions_waiting": waiting.n,
+        "versions_changing": [{"version": version.version, "operation": version.operation} for version in changing],
+        "next_run_error": None if error is None else as_written(str(error)),
+        "next_run_exit_code": None if error is None else error.exit_code,
         "compute": last.outcome.compute if last else None,
         "open_batch": held.number if held else None,
         "held_by": held_by,
@@ -132,9 +132,11 @@ def status_of(pipeline: Pipeline) -> Answer:
         "versions_waiting": "versions waiting",
         "next_run_error": "next run",
     }
-    shown = data | {"versions_waiting": following.describe_waiting(), "compute": engine.describe(last.outcome.compute) if last else None}
-    if following.error is not None:
-        shown["next_run_error"] = f"would end with exit code {following.error.exit_code}: {data['next_run_error']}"
+    shown = data | {"compute": engine.describe(last.outcome.compute) if last else None}
+    if changing:
+        shown["versions_waiting"] = f"{waiting.n:,}, of which {_describe(changing)}"
+    if error is not None:
+        shown["next_run_error"] = f"would end with exit code {error.exit_code}: {data['next_run_error']}"
     shown["commits_to_make"] = (
         f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
     )
@@ -279,39 +281,20 @@ def _text(value: Any) -> Any:
     return value.strftime("%Y-%m-%dT%H:%M:%S.%f").removesuffix(".000000") + "Z" if isinstance(value, datetime) else value
 
 
-@dataclass(frozen=True, slots=True)
-class NextRun:
-    """What a run that began now would find."""
-
-    #: Number of the source's versions that no batch has read, null if it is not known; and those of them that update or remove rows.
-    waiting: int | None = None
-    changing: tuple[LoggedVersion, ...] = ()
-    #: Why the run would end without a batch; null if nothing is known to stop it.
-    error: WindowmillError | None = None
-
-    @classmethod
-    def of(cls, pipeline: Pipeline, ledger: Ledger) -> NextRun:
-        """Look at the pipeline's spec, source and tables as a run does before it makes its plan."""
-        error: WindowmillError | None = None
-        try:
-            runnable = runnable_of(pipeline)
-            if ledger.held_batch:
-                planning.check_tables(runnable, ledger, planning.NOTHING_ACCEPTED)
-            else:
-                takes = partial(_check_local, runnable, ledger.count)
-                planning.next_run(runnable, ledger, interval_end=datetime.now(UTC), on_reading=takes)
-        except TableUnlocatedError:
-            pass  # the run asks Spark's catalog where the tables lie
-        except WindowmillError as err:
-            error = err
-        waiting = Waiting.of(pipeline, ledger)
-        return cls(waiting.n, waiting.changing(), error)
-
-    def describe_waiting(self) -> str | None:
-        """The versions that wait, for people."""
-        if self.waiting is None or not self.changing:
-            return None if self.waiting is None else f"{self.waiting:,}"
-        return f"{self.waiting:,}, of which {_describe(self.changing)}"
+def _error_of_next_run(pipeline: Pipeline, ledger: Ledger) -> WindowmillError | None:
+    """Why a run that began now would end without a batch; null if nothing is known to stop it."""
+    try:
+        runnable = runnable_of(pipeline)
+        if ledger.held_batch:
+            planning.check_tables(runnable, ledger, planning.NOTHING_ACCEPTED)
+        else:
+            takes = partial(_check_local, runnable, ledger.count)
+            planning.next_run(runnable, ledger, interval_end=datetime.now(UTC), on_reading=takes)
+    except TableUnlocatedError:
+        return None  # the run asks Spark's catalog where the tables lie
+    except WindowmillError as err:
+        return err
+    return None
 
 
 def _check_local(runnable: Runnable, batch: int, source: SourceTable, reading: Reading) -> None:  # noqa: ARG001 - planning gives both
