@@ -196,9 +196,13 @@ def run(
     An error of one pipeline does not stop the others. The exit code is that of the first one that failed.
     """
     accepted = Acceptance(changes=accept_changes, code=accept_code)
-    advance = partial(
-        _advance, max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted, as_json=as_json
-    )
+
+    def advance(spec: Path) -> None:
+        pipeline, progress = load_pipeline(spec), new_progress()
+        with summarized_in_json(pipeline, progress, as_json):
+            done = loop.run(pipeline, progress, max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted)
+        show(summary_of(pipeline, done), as_json)
+
     if len(specs) == 1:
         advance(specs[0])
         return 0
@@ -208,15 +212,6 @@ def run(
         listed = ", ".join(f"{spec} (exit code {code})" for spec, code in failed.items())
         terminal.report(f"windowmill: {len(failed)} of {len(codes)} pipelines failed: {listed}")
     return next(iter(failed.values()), 0)
-
-
-def _advance(
-    spec: Path, *, max_batches: int | None, interval_end: datetime | None, arrival: Arrival, accepted: Acceptance, as_json: bool
-) -> None:
-    pipeline, progress = load_pipeline(spec), new_progress()
-    with summarized_in_json(pipeline, progress, as_json):
-        done = loop.run(pipeline, progress, max_batches=max_batches, interval_end=interval_end, arrival=arrival, accepted=accepted)
-    show(summary_of(pipeline, done), as_json)
 
 
 def _ruling(ruling: Ruling, about: str) -> Callable[..., None]:

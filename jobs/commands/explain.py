@@ -5,10 +5,8 @@ The first page has a line for each window, in plain words. ``--verbose`` adds sl
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +15,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, as_written, counted, in_bytes, load_pipeline, show, wrapped
+from windowmill.jobs.commands.terminal import (
+    Answer,
+    AsJson,
+    Spec,
+    as_written,
+    counted,
+    import_from_here,
+    in_bytes,
+    load_pipeline,
+    show,
+    wrapped,
+)
 from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import caveat_of
@@ -39,9 +48,7 @@ _OURS = {"command", "layouts", "layout", "engine", "assumed"}
 
 def explanation_of(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     """The plan of ``pipeline``; a spec that lacks what ``run`` needs is planned for ``try``."""
-    # A user's own functions are looked for where the command runs, last, so that they hide nothing.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+    import_from_here()
     refusal = None
     try:
         runnable_of(pipeline)

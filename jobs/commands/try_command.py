@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import typer
 
-from windowmill.jobs.commands.terminal import Spec, as_written, load_pipeline
+from windowmill.jobs.commands.terminal import Spec, as_written, import_from_here, load_pipeline
 from windowmill.jobs.commands.try_engine import KernelEngine, Results, TryBatch, TryEngine
 from windowmill.jobs.conditions.truths import evaluate
 from windowmill.jobs.json_lines import JsonRows, RefusedRow, read_rows, refused_lines, result_lines
@@ -146,9 +146,7 @@ def run_try(
     Returns the exit code 0; an error's ``exit_code`` is what the command ends with.
     """
     pipeline = load_pipeline(spec_path, opens_tables=False)
-    # A user's own functions are looked for where the command runs, last, so that they hide nothing.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+    import_from_here()
     try:
         data = sys.stdin.buffer.read() if str(input_path) == "-" else Path(input_path).read_bytes()
     except OSError as err:

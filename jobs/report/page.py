@@ -31,7 +31,7 @@ from windowmill.jobs.report.quality import read_held, read_quality
 from windowmill.jobs.report.queries import BATCHES_SHOWN, Quarantine, ReportError, clipped, key_text, open_table, read_quarantine, rows_of
 from windowmill.jobs.report.short_texts import elapsed, instant, moment, short
 from windowmill.windowing.axis import DAY_US
-from windowmill.windowing.counts import Totals
+from windowmill.windowing.counts import Counts, Totals
 from windowmill.windowing.errors import first_line
 from windowmill.windowing.redaction import holds_credentials, redacted
 from windowmill.windowing.spec import AssetSchedule, Pipeline
@@ -115,7 +115,7 @@ def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None 
             pipeline, last_advance.seen if last_advance else None, last_ended, now, lambda: Waiting.of(pipeline, ledger).n
         ),
         seen=last_advance.seen if last_advance else None,
-        shares=_shares(totals, batches),
+        shares=_shares(totals.counts, batches[-1].counts if batches else None),
         held=read_held(ledger, pipeline, places),
         spec=redacted(spec),
         discarded=[batch for batch in batches if batch.verdict == "discarded"][-_DISCARDED_SHOWN:],
@@ -190,14 +190,12 @@ def _window_ends(batch: Batch) -> str:
     return " – ".join(moment(end if batch.integer_axis else instant(end)) for end in batch.outcome.counts.window_ends or ())
 
 
-def _shares(totals: Totals, batches: Sequence[Batch]) -> dict[str, dict[str, Any]]:
+def _shares(totals: Counts, latest: Counts | None) -> dict[str, dict[str, Any]]:
     """Late and quarantined rows as shares of the rows read, in all batches and in the latest; whether either is worth a look."""
     shares = {}
     for name in ("late", "quarantined"):
-        all_batches = share_of(getattr(totals.counts, f"rows_{name}"), totals.counts.rows_read)
-        latest = batches[-1].counts if batches else None
-        of_latest = share_of(getattr(latest, f"rows_{name}"), latest.rows_read) if latest else 0.0
-        shares[name] = {"all": all_batches, "latest": of_latest, "warn": max(all_batches, of_latest) >= WORTH_A_LOOK}
+        whole, last = (share_of(getattr(each, f"rows_{name}"), each.rows_read) if each else 0.0 for each in (totals, latest))
+        shares[name] = {"all": whole, "latest": last, "warn": max(whole, last) >= WORTH_A_LOOK}
     return shares
 
 

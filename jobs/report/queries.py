@@ -242,12 +242,8 @@ class ResultRows:
         if self.volume is not None:
             columns[-1] = f"sum(v{self.volume}) AS volume"
         for i in range(len(self.aggregates)):
-            columns += [
-                f"last_value(v{i} ORDER BY e, g) AS last{i}", f"min(v{i}) AS low{i}", f"max(v{i}) AS high{i}",
-                f"first_value(e ORDER BY v{i} ASC NULLS LAST, e) AS low_at{i}",
-                f"first_value(e ORDER BY v{i} DESC NULLS LAST, e) AS high_at{i}",
-                f"avg(v{i}) AS mean{i}", f"stddev_pop(v{i}) AS deviation{i}",
-            ]  # fmt: skip
+            others = f"last_value(v{i} ORDER BY e, g) AS last{i}, avg(v{i}) AS mean{i}, stddev_pop(v{i}) AS deviation{i}"
+            columns += [_extremes(i), others]
         by = f" GROUP BY {', '.join(self._key_names)}" if self._key_names else " HAVING count(*) > 0"
         order = f" ORDER BY {', '.join(self._key_names)}" if self._key_names else ""
         found = query(self.table, f"SELECT {', '.join(columns)} FROM ({rows}){by}{order}").to_pylist()
@@ -271,11 +267,7 @@ class ResultRows:
         They are the least and the greatest row of each bucket, at their own times: the line through them spans the same area as a line
         through all rows.
         """
-        extremes = [
-            f"min(v{i}) AS low{i}, max(v{i}) AS high{i}, first_value(e ORDER BY v{i} ASC NULLS LAST, e) AS low_at{i}, "
-            f"first_value(e ORDER BY v{i} DESC NULLS LAST, e) AS high_at{i}"
-            for i in range(len(self.aggregates))
-        ]
+        extremes = [_extremes(i) for i in range(len(self.aggregates))]
         bucket = f"floor(CAST(e - ({start}) AS DOUBLE) * {buckets} / {float(end - start)}) AS bucket"
         columns = ", ".join([*self._key_names, bucket, *extremes])
         by = ", ".join([*self._key_names, "bucket"])
@@ -291,6 +283,14 @@ class ResultRows:
                     lines[key] += sorted({low, high})
             by_aggregate.append(dict(lines))
         return by_aggregate
+
+
+def _extremes(i: int) -> str:
+    """The SQL of the least and the greatest value of an aggregate, and of the first window ends at which they are."""
+    return (
+        f"min(v{i}) AS low{i}, max(v{i}) AS high{i}, first_value(e ORDER BY v{i} ASC NULLS LAST, e) AS low_at{i}, "
+        f"first_value(e ORDER BY v{i} DESC NULLS LAST, e) AS high_at{i}"
+    )
 
 
 def _finite(aggregate: str, name: str) -> str:

@@ -3,9 +3,8 @@
 ``python -m windowmill.jobs.spark.jars`` fetches missing and damaged jars of Delta, with ``--s3`` also those to read ``s3://``; with
 ``--list`` it prints the paths of all that are there, in the form of ``spark-submit --jars``.
 
-The jars that read ``s3://`` are optional: runs read plain files and all tables of their own without them. They are Hadoop's client of S3
-and the parts of the AWS SDK that it loads, less what Spark has. Hadoop's own dependency, at the same version, is the SDK's bundle, which
-has 686 MB.
+Only Spark reads with those of ``s3://``: Hadoop's client and the parts of the AWS SDK that it loads, less what Spark has. Hadoop's own
+dependency, at the same version, is the SDK's bundle, which has 686 MB.
 """
 
 from __future__ import annotations
