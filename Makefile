@@ -203,7 +203,7 @@ $(STAMPS)/packages: requirements.lock pyproject.toml
 	@scripts/setup.sh venv
 	@mkdir -p $(STAMPS) && touch $@
 
-$(STAMPS)/jars: requirements.lock jobs/spark/jars.py | $(STAMPS)/packages
+$(STAMPS)/jars: requirements.lock jobs/spark/jars.py jobs/spark/jars.txt | $(STAMPS)/packages
 	@scripts/setup.sh java
 	@$(PY) -m windowmill.jobs.spark.jars
 	@touch $@
@@ -216,7 +216,7 @@ $(STAMPS)/kernels: requirements.lock $(wildcard windowing/kernels/*.py) | $(STAM
 	@$(PY) -m windowmill.windowing.kernels
 	@touch $@
 
-$(STAMPS)/s3-jars: jobs/spark/jars.py | $(STAMPS)/classes
+$(STAMPS)/s3-jars: jobs/spark/jars.py jobs/spark/jars.txt | $(STAMPS)/classes
 	@$(PY) -m windowmill.jobs.spark.jars --s3
 	@$(PY) -m windowmill.jobs.spark.session
 	@touch $@

@@ -23,24 +23,12 @@ from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import loop, planning
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.batch.planning import Acceptance
+from windowmill.jobs.commands import terminal
 from windowmill.jobs.commands.summaries import bound, new_progress, summarized_in_json, summary_of
-from windowmill.jobs.commands.terminal import (
-    AcceptChanges,
-    AcceptCode,
-    Answer,
-    Arrival,
-    AsJson,
-    By,
-    Spec,
-    exit_code_of,
-    instant_of,
-    load_pipeline,
-    report,
-    show,
-)
+from windowmill.jobs.commands.terminal import AcceptChanges, AcceptCode, Answer, Arrival, AsJson, By, Spec, load_pipeline, show
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.runnables import runnable_of
-from windowmill.jobs.sources.base import Reading, SourceTable
+from windowmill.jobs.sources.base import Reading
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.layouts import windows_by_layout
@@ -76,7 +64,7 @@ def backfill(
 ) -> None:
     """Recompute the windows that end in (from, to] from the rows that the source holds now, as one batch."""
     pipeline = load_pipeline(spec)
-    first, last = instant_of("--from", begin, pipeline), instant_of("--to", end, pipeline)
+    first, last = terminal.instant_of("--from", begin, pipeline), terminal.instant_of("--to", end, pipeline)
     if first >= last:
         raise SpecError(f"--from {begin} is not before --to {end}; windows that end in (from, to] are recomputed")
     if as_arrived and arrival == "event_time":
@@ -97,16 +85,18 @@ def backfill_preview(pipeline: Pipeline, begin: int, end: int, *, history: Histo
     runnable, ledger = runnable_of(pipeline), Ledger.open(pipeline)
     readings: list[Reading] = []
     reasons: list[str] = []
-
-    def found(_source: SourceTable, reading: Reading) -> None:
-        readings.append(reading)
-
     plan = planning.next_backfill(
-        runnable, ledger, begin=begin, end=end, history=history, accepted=accepted, on_reading=found, on_other_rows=reasons.append
+        runnable,
+        ledger,
+        begin=begin,
+        end=end,
+        history=history,
+        accepted=accepted,
+        on_reading=lambda _, reading: readings.append(reading),
+        on_other_rows=reasons.append,
     )
     [reading] = readings
-    counts = [file.rows for file in reading.files]
-    rows = None if None in counts else sum(count for count in counts if count is not None)
+    rows = terminal.total([file.rows for file in reading.files])
     replaced = _replaced(runnable, plan) if plan.rereads else {}
     instants = not pipeline.time.integer_axis
     data: dict[str, Any] = {
@@ -206,31 +196,25 @@ def run(
     An error of one pipeline does not stop the others. The exit code is that of the first one that failed.
     """
     accepted = Acceptance(changes=accept_changes, code=accept_code)
-    advance = partial(
-        _advance, max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted, as_json=as_json
-    )
+
+    def advance(spec: Path) -> None:
+        pipeline, progress = load_pipeline(spec), new_progress()
+        with summarized_in_json(pipeline, progress, as_json):
+            done = loop.run(pipeline, progress, max_batches=max_batches, interval_end=data_interval_end, arrival=arrival, accepted=accepted)
+        show(summary_of(pipeline, done), as_json)
+
     if len(specs) == 1:
         advance(specs[0])
         return 0
-    codes = {spec: exit_code_of(partial(advance, spec)) for spec in specs}
+    codes = {spec: terminal.exit_code_of(partial(advance, spec)) for spec in specs}
     failed = {spec: code for spec, code in codes.items() if code}
     if failed:
         listed = ", ".join(f"{spec} (exit code {code})" for spec, code in failed.items())
-        report(f"windowmill: {len(failed)} of {len(codes)} pipelines failed: {listed}")
+        terminal.report(f"windowmill: {len(failed)} of {len(codes)} pipelines failed: {listed}")
     return next(iter(failed.values()), 0)
 
 
-def _advance(
-    spec: Path, *, max_batches: int | None, interval_end: datetime | None, arrival: Arrival, accepted: Acceptance, as_json: bool
-) -> None:
-    pipeline, progress = load_pipeline(spec), new_progress()
-    with summarized_in_json(pipeline, progress, as_json):
-        done = loop.run(pipeline, progress, max_batches=max_batches, interval_end=interval_end, arrival=arrival, accepted=accepted)
-    show(summary_of(pipeline, done), as_json)
-
-
 def _ruling(ruling: Ruling, about: str) -> Callable[..., None]:
-    """The command that rules on the held batch."""
 
     def command(
         spec: Spec,

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -31,21 +31,9 @@ from windowmill.jobs.batch import engine, loop, purging
 from windowmill.jobs.batch.applying import Application, next_apply
 from windowmill.jobs.batch.planning import Acceptance
 from windowmill.jobs.batch.window_history import rulings
+from windowmill.jobs.commands import terminal
 from windowmill.jobs.commands.summaries import bound, new_progress, summary_of
-from windowmill.jobs.commands.terminal import (
-    AcceptChanges,
-    AcceptCode,
-    Answer,
-    AsJson,
-    By,
-    Spec,
-    as_written,
-    instant_of,
-    load_pipeline,
-    range_of,
-    show,
-    wrapped,
-)
+from windowmill.jobs.commands.terminal import AcceptChanges, AcceptCode, Answer, AsJson, By, Spec, counted, load_pipeline, show
 from windowmill.jobs.kept_verdicts import kept_verdict
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.carried import NotStoredError
@@ -117,27 +105,26 @@ def held_change(pipeline: Pipeline, ledger: Ledger, spec: str) -> Answer | None:
 
 def _plan_answer(runnable: Runnable, ledger: Ledger, found: Application, spec: str) -> Answer:
     pipeline, changes, plan, reading = runnable.pipeline, found.changes, found.plan, found.reading
+    instants = not pipeline.time.integer_axis
     batches = [batch for batch in ledger.batches() if batch.status == "committed"]
     rows = _RowCounts.of(batches, pipeline, changes, plan.history)
     published = [rows.of_window(each, plan.fills) for each in changes.windows if each.name in plan.fills]
-    n_published = None if None in published else sum(count or 0 for count in published)
-    counts = [file.rows for file in reading.files]
-    n_rows = None if None in counts else sum(count or 0 for count in counts)
+    n_rows = terminal.total([file.rows for file in reading.files])
     versions = (plan.read_from + 1, plan.to_version, plan.arrival) if plan.carried is None else (None, None, None)
     read = {
         "files": len(reading.files),
         "bytes": reading.size_bytes,
         "rows": n_rows,
         **dict(zip(("from_version", "to_version", "order"), versions, strict=True)),
-        "from_time": None if plan.needed_from is None else bound(plan.needed_from, not pipeline.time.integer_axis),
+        "from_time": bound(plan.needed_from, instants),
     }
-    seconds, seconds_most = _seconds(batches, n_rows, n_published)
+    seconds, seconds_most = _seconds(batches, n_rows, terminal.total(published))
     data = {
         "pipeline": pipeline.pipeline,
         "status": "changed",
         "batch": plan.batch,
         "generation": plan.generation,
-        "history": _history(plan.history, pipeline),
+        "history": "none" if plan.history is None else "all" if plan.history == AXIS_BEGIN else bound(plan.history, instants),
         "windows": [_shown(each, rows.of_window(each, plan.fills)) for each in changes.windows],
         "aggregates": [_shown(each, None) for each in changes.aggregates],
         "reads": read,
@@ -149,25 +136,19 @@ def _plan_answer(runnable: Runnable, ledger: Ledger, found: Application, spec: s
     }
     summary, does_it = _summary(found), f"`windowmill apply {spec}` does it"
     data["summary"] = f"{summary}; {does_it}"
-    return Answer(data, Group(_tree(data, found), Text(f"{wrapped(summary)};\n{does_it}", style="bold")))
+    return Answer(data, Group(_tree(data, found), Text(f"{terminal.wrapped(summary)};\n{does_it}", style="bold")))
 
 
 def _shown(change: SpecChange, rows: int | None) -> dict[str, Any]:
-    return {"name": change.name, "fate": change.fate, "why": as_written(change.why), "rows": rows}
+    return {"name": change.name, "fate": change.fate, "why": terminal.as_written(change.why), "rows": rows}
 
 
 def _state(found: Application, pipeline: Pipeline) -> dict[str, Any]:
     """What becomes of the state: whether it is carried over, and since when its slices fill windows, or why the source is read."""
     if isinstance(found.state, NotStoredError):
         return {"from": "source", "why": str(found.state), "recut": False, "slices_since": None}
-    since = None if found.state.since is None else bound(found.state.since, not pipeline.time.integer_axis)
+    since = bound(found.state.since, not pipeline.time.integer_axis)
     return {"from": "state", "why": None, "recut": found.state.recut, "slices_since": since}
-
-
-def _history(history: int | None, pipeline: Pipeline) -> str | int | None:
-    if history is None or history == AXIS_BEGIN:
-        return "none" if history is None else "all"
-    return bound(history, not pipeline.time.integer_axis)
 
 
 def _tree(data: Mapping[str, Any], found: Application) -> Tree:
@@ -183,7 +164,8 @@ def _tree(data: Mapping[str, Any], found: Application) -> Tree:
     for each in data["released"]:
         broken = f"batch {each['batch']} was released although it broke {', '.join(each['rules'])}"
         tree.add(_line("rules     ", f"{broken}; `apply` validates what it publishes by the same rules, and may be held"))
-    tree.add(_line("takes     ", f"{_lasting(data['seconds'], data['seconds_most'])}, {_by_tasks(data['tasks'])}"))
+    several, tasks = data["tasks"] > 1, counted(data["tasks"], "Spark task")
+    tree.add(_line("takes     ", f"{_lasting(data['seconds'], data['seconds_most'])}, {'at least ' if several else ''}{tasks}"))
     return tree
 
 
@@ -195,10 +177,6 @@ def _lasting(least: float | None, most: float | None) -> str:
     if most < least * _ONE_ESTIMATE:
         return f"about {least:,.0f} s"
     return f"about {elapsed(least)} to {elapsed(most)}, by what earlier batches took for each row read and for each row published"
-
-
-def _by_tasks(tasks: int) -> str:
-    return f"{'at least ' if tasks > 1 else ''}{tasks:,} Spark task{'s' if tasks != 1 else ''}"
 
 
 def _read(read: Mapping[str, Any]) -> str:
@@ -244,13 +222,13 @@ def _summary(found: Application) -> str:
     words: dict[Fate, str] = {"kept": "kept", "filled": "filled" if source else "filled from state", "dropped": "dropped"}
     for what, changes in (("window", found.changes.windows), ("aggregate", found.changes.aggregates)):
         fates = Counter(each.fate for each in changes)
-        parts += [f"{n} {what}{'s' if n != 1 else ''} {said}" for fate, said in words.items() if (n := fates[fate])]
+        parts += [f"{counted(n, what)} {said}" for fate, said in words.items() if (n := fates[fate])]
     reads = _files(len(found.reading.files), found.reading.size_bytes) if source else _NOTHING
     return f"{', '.join(parts)}: reads {reads}"
 
 
 def _files(n: int, size: int) -> str:
-    return f"{n:,} file{'s' if n != 1 else ''} ({decimal(size)})"
+    return f"{counted(n, 'file')} ({decimal(size)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,10 +241,7 @@ class _RowCounts:
 
     @classmethod
     def of(cls, batches: Sequence[Batch], pipeline: Pipeline, changes: SpecChanges, since: int | None) -> _RowCounts:
-        """By committed ``batches``, oldest first, of windows that end after ``since``; null for all.
-
-        The steps are those of kept windows: the rows of others had other steps.
-        """
+        """By committed ``batches``, oldest first, of windows that end after ``since``; null for all."""
         published = Counter[str]()
         for batch in batches:
             share = _share_after(batch, since)
@@ -276,7 +251,8 @@ class _RowCounts:
             elif batch.plan.builds_state:  # others replace rows
                 published.update(windows)
         kept = {each.name for each in changes.windows if each.fate == "kept"}
-        return cls(published, dict(_steps(pipeline)), kept)
+        steps = {window.name: step for window in pipeline.windows if (step := window.spacing().step) is not None}
+        return cls(published, {name: length for name, step in steps.items() if not step.months and (length := step.elapsed())}, kept)
 
     def of_window(self, change: SpecChange, fills: Sequence[str]) -> int | None:
         """About how many rows of a window the batch publishes; null if it publishes none, or this is not known."""
@@ -298,13 +274,6 @@ def _share_after(batch: Batch, since: int | None) -> float:
         return 1.0
     first, last = ends
     return 0.0 if since >= last else (last - since) / (last - first)
-
-
-def _steps(pipeline: Pipeline) -> Iterator[tuple[str, int]]:
-    for window in pipeline.windows:
-        step = window.spacing().step
-        if step is not None and not step.months and (length := step.elapsed()):
-            yield window.name, length
 
 
 def _seconds(batches: Sequence[Batch], read: int | None, published: int | None) -> tuple[float | None, float | None]:
@@ -366,11 +335,7 @@ def plan(
     found = planned(pipeline, _instant(history, pipeline), str(spec))
     if out is not None:
         kept = {_KEPT: 1, "spec": str(spec.absolute()), "sha256": _digest(spec), "given_history": history or "all"}
-        try:
-            out.write_text(json.dumps(kept | found.data, indent=1) + "\n", encoding="utf-8")
-        except OSError as err:
-            what = f"--out {out}: cannot be written ({err.strerror}); name a file in a folder that exists and may be written"
-            raise SpecError(what) from err
+        terminal.write_file(out, json.dumps(kept | found.data, indent=1) + "\n", "--out ")
     show(found, as_json)
     return _CODES.get(found.data["status"], 0)
 
@@ -408,7 +373,6 @@ def apply(
 
 
 def _kept(path: Path) -> dict[str, Any] | None:
-    """The kept plan at ``path``; null if it holds something else, such as a spec."""
     try:
         found = json.loads(read_small(path))
     except (OSError, ValueError, RecursionError):
@@ -424,10 +388,9 @@ def _digest(spec: Path) -> str:
 
 
 def _instant(text: str | None, pipeline: Pipeline) -> int | None:
-    """The instant after which windows are published; null for none."""
     if text in (None, "all"):
         return AXIS_BEGIN
-    return None if text == "none" else instant_of("--history", str(text), pipeline)
+    return None if text == "none" else terminal.instant_of("--history", str(text), pipeline)
 
 
 def restate(
@@ -455,7 +418,7 @@ def restate(
     alone, all windows, or those of the range, are compared with the source as it is now.
     """
     pipeline = load_pipeline(spec)
-    ends = range_of(begin, end, pipeline, "recomputed")
+    ends = terminal.range_of(begin, end, pipeline, "recomputed")
     done = loop.restate(
         pipeline,
         new_progress(),
@@ -520,10 +483,10 @@ def _given(key: list[str], file: Path | None) -> list[dict[str, Any]]:
     if bool(key) == (file is not None):
         raise SpecError("purge: expected --key NAME=VALUE or --keys FILE; give one of them")
     if file is None:
-        parts = [text.partition("=") for text in key]
-        if len({name for name, _, _ in parts}) < len(parts):
+        values = dict(terminal.named_values(key))
+        if len(values) < len(key):
             raise SpecError("--key: got a column twice; several keys go into a file, which --keys names")
-        return [{name: value if equals else None for name, equals, value in parts}]
+        return [dict(values)]
     try:
         # Not `splitlines`: JSON texts may hold other ends of lines as they are.
         lines = file.read_text(encoding="utf-8-sig").split("\n")
@@ -560,7 +523,7 @@ def _purge_answer(pipeline: Pipeline, done: Purged, spec: str, *, dry_run: bool)
         "savepoints": list(left.savepoints),
     }
     rows = ", ".join(f"{done.rows[role]:,} of {name}" for role, name in _TOLD.items() if done.rows.get(role)) or "none"
-    keys = f"{plan.keys:,} key{'' if plan.keys == 1 else 's'}"
+    keys = counted(plan.keys, "key")
     if dry_run:
         lines = [f"{pipeline.pipeline}: {keys} to purge: rows {rows}"]
         lines += ["  unread rows from before the key was deleted are run first"] if done.waits else []
@@ -568,7 +531,7 @@ def _purge_answer(pipeline: Pipeline, done: Purged, spec: str, *, dry_run: bool)
         return Answer(data | {"runs_first": done.waits}, "\n".join([*lines, f"{pipeline.pipeline}: nothing has been changed"]))
     lines = [f"{pipeline.pipeline}: batch {plan.batch}: {keys} purged: rows {rows}"]
     lines += [f"  savepoints dropped: {', '.join(left.savepoints)}"] if left.savepoints else []
-    pages = [f"{left.pages} page{'' if left.pages == 1 else 's'} of Data Docs"] if left.pages else []
+    pages = [f"{counted(left.pages, 'page')} of Data Docs"] if left.pages else []
     pages += ["the report (`windowmill report` writes it again)"] if left.report else []
     lines += [f"  removed: {', '.join(pages)}"] if pages else []
     lines.append(

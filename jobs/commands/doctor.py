@@ -78,7 +78,6 @@ def examine() -> list[Check]:
 
 
 def judged(checks: list[Check]) -> Answer:
-    """Say what ``checks`` have found."""
     width = max(len(check.name) for check in checks)
     margin = " " * (6 + width + 2)
     text = Text()
@@ -96,7 +95,6 @@ def judged(checks: list[Check]) -> Answer:
 
 
 def check_java() -> Check:
-    """Java 17 or newer, and whether JAVA_HOME points to it."""
     try:
         java = find_java()
     except MachineError as problem:
@@ -111,7 +109,6 @@ def check_java() -> Check:
 
 
 def check_jars() -> Check:
-    """Delta's jars are whole."""
     return _check_jars("Delta jars", DELTA_JARS, DELTA_VERSION, "run `make setup` (or, without the checkout, `windowmill setup`)")
 
 
@@ -129,7 +126,6 @@ def _check_jars(name: str, jars: Sequence[Jar], what: str, advice: str) -> Check
 
 
 def check_class_archive() -> Check:
-    """The JVM's archive of loaded classes is there."""
     archive = class_archive()
     if not archive.is_file():
         return Check("Class archive", "warn", f"not in {archive.parent}: Spark starts 4 s slower", "run `windowmill setup`")
@@ -140,32 +136,26 @@ def check_kernels() -> Check:
     """The compiled kernels are in numba's cache, in a folder of the package or of the user, and younger than their sources."""
     folder, advice = Path(hopping_windows.dispatcher.stats.cache_path), "run `windowmill setup`"
     if not hopping_windows.is_compiled:
-        return Check(
-            "Kernels", "warn", f"not compiled yet in {folder}: that takes some minutes once", f"{advice}, or let the first runs do it"
-        )
+        found = f"not compiled yet in {folder}: that takes some minutes once"
+        return Check("Kernels", "warn", found, f"{advice}, or let the first runs do it")
     if stale_code():
         return Check("Kernels", False, f"some in {folder} are older than their sources, and numba may go on using them", advice)
     return Check("Kernels", True, f"compiled in {folder}")
 
 
 def check_worker_python() -> Check:
-    """The Python that Spark's workers run is this one, or at least has its version and PyArrow."""
     asked = os.environ.get("PYSPARK_PYTHON")
     if not asked or asked == sys.executable:
         return Check("Worker Python", True, f"{sys.executable}, as the driver")
-    if _master().startswith("local"):
+    if (MASTER.given() or "local[*]").startswith("local"):
         return Check("Worker Python", "warn", f"PYSPARK_PYTHON={asked} is passed over by local sessions", "unset PYSPARK_PYTHON")
     advice = "install the locked packages for it, or point PYSPARK_PYTHON to a Python that has them on every worker"
     probe = "import sys; print('%d.%d' % sys.version_info[:2]); import pyarrow, numba"
     try:
         answer = subprocess.run([asked, "-c", probe], capture_output=True, text=True, timeout=20, check=True)
     except FileNotFoundError:
-        return Check(
-            "Worker Python",
-            "warn",
-            f"PYSPARK_PYTHON={asked} is not on this machine, so it was not tried",
-            "make sure that the workers have it",
-        )
+        found = f"PYSPARK_PYTHON={asked} is not on this machine, so it was not tried"
+        return Check("Worker Python", "warn", found, "make sure that the workers have it")
     except (OSError, subprocess.SubprocessError) as err:
         said = (getattr(err, "stderr", "") or str(err)).strip().splitlines()[-1]
         return Check("Worker Python", False, f"PYSPARK_PYTHON={asked}: {said}", advice)
@@ -176,7 +166,6 @@ def check_worker_python() -> Check:
 
 
 def check_versions() -> list[Check]:
-    """Installed packages against the ones that windowmill declares and is tested with."""
     try:
         declared = [Requirement(line) for line in metadata.requires("windowmill") or []]
     except metadata.PackageNotFoundError:
@@ -189,16 +178,15 @@ def check_versions() -> list[Check]:
         if installed is None and requirement.marker is not None:
             continue  # this machine does without Airflow
         if installed is None or not requirement.specifier.contains(installed, prereleases=True):
-            found = f"{installed or 'missing'}, needs {requirement.specifier or 'any version'}"
-            wrong.append(Check(requirement.name, False, found, "run `make setup`, or pip install --upgrade windowmill"))
+            needs = f"{installed or 'missing'}, needs {requirement.specifier or 'any version'}"
+            wrong.append(Check(requirement.name, False, needs, "run `make setup`, or pip install --upgrade windowmill"))
     if wrong:
         return wrong
     versions = {name: _installed(name) for name in ("pyspark", "deltalake", "great-expectations", "pandas", "numba")}
     airflow = _installed("apache-airflow")
-    found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return [
-        Check("Packages", True, f"{found}, {f'apache-airflow {airflow}' if airflow else 'no Airflow (pip install windowmill[airflow])'}")
-    ]
+    found = [f"{name} {version}" for name, version in versions.items()]
+    found.append(f"apache-airflow {airflow}" if airflow else "no Airflow (pip install windowmill[airflow])")
+    return [Check("Packages", True, ", ".join(found))]
 
 
 def _installed(name: str) -> str | None:
@@ -209,7 +197,6 @@ def _installed(name: str) -> str | None:
 
 
 def check_warehouse(folder: Path | None) -> Check:
-    """The folder that holds the tables can be written."""
     if folder is None:
         return _check_bucket(os.environ["WAREHOUSE"].rstrip("/"))
     place = _nearest_existing(folder)
@@ -238,7 +225,6 @@ def _check_bucket(place: str) -> Check:
 
 
 def check_disk(folder: Path | None) -> Check:
-    """Room where tables go and where Spark spills."""
     places = {_nearest_existing(place) for place in (folder, Path(tempfile.gettempdir())) if place is not None}
     free, place = min((shutil.disk_usage(place).free, place) for place in places)
     found = f"{free / GIB:.1f} GiB free at {place}"
@@ -248,7 +234,6 @@ def check_disk(folder: Path | None) -> Check:
 
 
 def check_port() -> Check:
-    """The port of Airflow's user interface is free."""
     port = int(os.environ.get("AIRFLOW__API__PORT") or 8080)
     with socket.socket() as probe:
         probe.settimeout(1)
@@ -259,7 +244,6 @@ def check_port() -> Check:
 
 
 def check_memory() -> Check:
-    """Memory for Spark's driver on a machine that also runs Airflow."""
     total = min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_container_limits()])
     asked = DRIVER_MEMORY.given() or "4g"
     found = f"{total / GIB:.1f} GiB, Spark's driver takes up to {asked}"
@@ -312,12 +296,7 @@ def check_plugins() -> list[Check]:
     return [Check("Plugins", True, f"{', '.join(modules)}: {', '.join(things) or 'nothing added'}")]
 
 
-def _master() -> str:
-    return MASTER.given() or "local[*]"
-
-
 def _warehouse() -> Path | None:
-    """The warehouse folder, or None if it is a URL of object storage."""
     place = os.environ.get("WAREHOUSE") or "warehouse"
     path = local_path(place)
     return None if path is None else path.absolute()
@@ -334,7 +313,7 @@ def _container_limits() -> Iterator[int]:
 
 
 def _parse_bytes(size: str) -> int:
-    """Bytes of a size as the JVM takes it; ``4g`` -> 4294967296."""
+    """Bytes of a size as the JVM takes it, such as ``4g``."""
     units = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
     text = size.strip().lower().removesuffix("b")
     return int(text[:-1]) * units[text[-1]] if text[-1:] in units else int(text)

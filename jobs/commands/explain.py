@@ -5,10 +5,8 @@ The first page has a line for each window, in plain words. ``--verbose`` adds sl
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +15,18 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, as_written, in_bytes, load_pipeline, show, wrapped
+from windowmill.jobs.commands.terminal import (
+    Answer,
+    AsJson,
+    Spec,
+    as_written,
+    counted,
+    import_from_here,
+    in_bytes,
+    load_pipeline,
+    show,
+    wrapped,
+)
 from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import caveat_of
@@ -39,32 +48,24 @@ _OURS = {"command", "layouts", "layout", "engine", "assumed"}
 
 def explanation_of(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     """The plan of ``pipeline``; a spec that lacks what ``run`` needs is planned for ``try``."""
-    # A user's own functions are looked for where the command runs, last, so that they hide nothing.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+    import_from_here()
+    refusal = None
     try:
         runnable_of(pipeline)
-        refusal = None
     except TableUnlocatedError:
-        refusal = None  # the first run looks its tables up
+        pass  # the first run looks its tables up
     except SpecError as err:
         refusal = str(err)
     found = _as_spec_writes(plan(pipeline, refusal=refusal))
     lines = [WindowLine.of(window, keeps_state=found.command == "run") for window in found.windows]
-    caveat = caveat_of(pipeline.source)
-    dates = shifted_dates(pipeline, is_date=False)
     outside = {where: as_written(why) for where, why in outside_by_field(pipeline).items()}
-    data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines], "source": caveat, "dates": dates}
-    if outside:
-        data["only_by_spark"] = outside
-    conditions = "\n".join(f"{where}: {why}" for where, why in outside.items()) or None
-    page = [
-        *_first_page(
-            found, lines, [as_written(key) for key in pipeline.keys], {"source": caveat, "dates": dates, "conditions": conditions}
-        ),
-        *(_details(found) if verbose else [Text(_MORE, style="dim")]),
-    ]
-    return Answer(data, Group(*page))
+    notes = {"source": caveat_of(pipeline.source), "dates": shifted_dates(pipeline, is_date=False)}
+    data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines]} | notes
+    data |= {"only_by_spark": outside} if outside else {}
+    notes["conditions"] = "\n".join(f"{where}: {why}" for where, why in outside.items()) or None
+    page = _first_page(found, lines, [as_written(key) for key in pipeline.keys], notes)
+    more = _details(found) if verbose else [Text(_MORE, style="dim")]
+    return Answer(data, Group(*page, *more))
 
 
 def _as_spec_writes(value: Any) -> Any:
@@ -95,10 +96,9 @@ def _names_by_layout(found: PipelinePlan) -> Mapping[StateLayout, Sequence[str]]
     return windows
 
 
+_MORE = "windowmill explain --verbose: slices, engines and costs, columns of the state"
 #: (window, aggregate) pairs.
 _Cells = set[tuple[str, str]]
-
-_MORE = "windowmill explain --verbose: slices, engines and costs, columns of the state"
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,6 @@ class WindowLine:
 
     @property
     def sentence(self) -> str:
-        """The line without the window's name."""
         no_number = {"": "as many combine steps as the data asks for", "0": "no combine step", "1": "1 combine step"}
         steps = no_number.get(self.combines, f"{self.combines} combine steps")
         state = f"a run reads {self.reads}; the state keeps {self.keeps} of a key; " if self.keeps else ""
@@ -149,7 +148,7 @@ def _reads(window: WindowPlan) -> str:
     n, nodes = window.shape.n, window.shape.nodes
     match window.layout:
         case "slices":
-            slices = "its slices" if n is None else _counted(round(n), "slice")
+            slices = "its slices" if n is None else counted(round(n), "slice")
             return f"{slices if nodes is None else f'at most {nodes} nodes and slices'} of each key for a window that ends"
         case "sessions":
             return "the open sessions of all keys"
@@ -163,7 +162,7 @@ def _first_page(
     found: PipelinePlan, lines: Sequence[WindowLine], keys: Sequence[str], notes_by_name: Mapping[str, str | None]
 ) -> Iterator[RenderableType]:
     of = f" for each {', '.join(keys)}" if keys else ""
-    headline = f"{found.pipeline}: {_counted(len(lines), 'window')}, {_counted(len(found.aggregates), 'aggregate')}{of}"
+    headline = f"{found.pipeline}: {counted(len(lines), 'window')}, {counted(len(found.aggregates), 'aggregate')}{of}"
     yield Text(wrapped(headline), style="bold")
     yield _facts([(line.window, line.sentence) for line in lines])
     shared = {layout: names for layout, names in _names_by_layout(found).items() if len(names) > 1 and layout != "live rows"}
@@ -176,10 +175,6 @@ def _first_page(
     notes += [(name, text) for name, text in notes_by_name.items() if text is not None]
     if notes:
         yield _facts(notes)
-
-
-def _counted(n: int, noun: str) -> str:
-    return f"{n:,} {noun}{'' if n == 1 else 's'}"
 
 
 def _details(found: PipelinePlan) -> Iterator[RenderableType]:
@@ -197,9 +192,15 @@ def _windows(found: PipelinePlan) -> Table:
     table = _table("window", "n leaves", "m new", "cut")
     cuts = list(dict.fromkeys(f"{window.shape.slicing}: {window.shape.why}" for window in found.windows))
     for window in found.windows:
+        name = Text(window.name, style="bold").append(f"\n{window.what}", style="not bold")
         cut = f"{window.shape.slicing}: {window.shape.why}"
         seen = len(cuts) == 1 and window is not found.windows[0]
-        table.add_row(_named(window.name, window.what), window.shape.leaves, window.shape.new_leaves, "as above" if seen else cut)
+        table.add_row(
+            name,
+            window.shape.leaves,
+            window.shape.new_leaves,
+            "as above" if seen else cut,
+        )
     return table
 
 
@@ -210,10 +211,6 @@ def _states(found: PipelinePlan) -> Iterator[tuple[str, str]]:
         rows, size = of[0].shape.state_rows, of[0].state_bytes
         known = f", {rows:,} rows or {in_bytes(size)} a key" if rows is not None and size is not None else ""
         yield "state", f"{scope}{state}; {of[0].leaf_bytes} bytes a row{known}"
-
-
-def _counted_combines(value: float) -> str:
-    return f"{_number(value)} combine{'' if value == 1 else 's'}"
 
 
 def _number(value: float) -> str:
@@ -227,7 +224,7 @@ def _engines(found: PipelinePlan) -> Iterator[tuple[str, str]]:
     for window in found.windows:
         for choice in window.choices:
             combines = choice.combines
-            count = "combines" if combines.value is None else _counted_combines(combines.value)
+            count = "combines" if combines.value is None else f"{_number(combines.value)} combine{'' if combines.value == 1 else 's'}"
             for line in (choice.why, f"{count} a window: {combines.formula}"):
                 lines.setdefault(choice.engine, {}).setdefault(line, set()).add((window.name, choice.aggregate))
     for engine, why in lines.items():
@@ -251,10 +248,6 @@ def _aggregates(found: PipelinePlan) -> Table:
     for aggregate in found.aggregates:
         table.add_row(aggregate.name, aggregate.function, ", ".join(aggregate.partial) or Text("–", style="dim"))
     return table
-
-
-def _named(name: str, what: str) -> Text:
-    return Text(name, style="bold").append(f"\n{what}", style="not bold")
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> Table:

@@ -16,18 +16,9 @@ import yaml
 from rich.text import Text
 
 from windowmill.checkpoints.places import absolute, local_path
-from windowmill.jobs.commands.source_look import (
-    Look,
-    MeasuredArrivals,
-    Unit,
-    check_column,
-    check_options,
-    look_at,
-    measured,
-    source_of,
-    source_problems,
-)
-from windowmill.jobs.commands.terminal import Answer, AsJson, show
+from windowmill.jobs.commands import source_look
+from windowmill.jobs.commands.source_look import Look, MeasuredArrivals, Unit
+from windowmill.jobs.commands.terminal import Answer, AsJson, show, write_file
 from windowmill.jobs.layouts.limits import MAX_BYTES
 from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.columns import Columns
@@ -63,39 +54,30 @@ _UNITS = ((_DAY, "day"), (_HOUR, "hour"), (_MINUTE, "minute"), (_SECOND, "second
 _ROUND = tuple(n * _SECOND for n in (1, 5, 30, 60, 300, 900, 1_800, 3_600, 7_200, 21_600, 43_200, 86_400))
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What a person, flags or the look decided: the time column and the keys."""
-
-    time: str
-    keys: tuple[str, ...]
-    sink: str | None = None
-    pipeline: str | None = None
-
-
-def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]]:
-    """The spec as nested mappings, and a comment for some of its fields."""
-    path, unit = look.settings.path, look.unit_of(chosen.time)
-    name = chosen.pipeline or name_of(look.name)
-    arrivals = look.arrivals(chosen.time)
+def proposed(look: Look, column: str, keys: Sequence[str], sink: str | None, pipeline: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+    path, unit = look.settings.path, look.unit_of(column)
+    name = pipeline or name_of(look.name)
+    arrivals = look.arrivals(column)
     short, long = _windows(arrivals, unit)
-    measures = look.measures([chosen.time, *chosen.keys])[:_MEASURES]
-    tie_break = look.tie_break([chosen.time, *chosen.keys])
-    time: dict[str, Any] = {"column": chosen.time} | ({} if unit is None else {"unit": unit})
+    measures = look.measures([column, *keys])[:_MEASURES]
+    tie_break = look.tie_break([column, *keys])
+    time: dict[str, Any] = {"column": column} | ({} if unit is None else {"unit": unit})
     time |= {} if unit in (None, "none") else {"axis": "instants"}
     time |= {"tie_break": tie_break} if tie_break else {}
     disorder, why = _disorder(arrivals, unit)
     time |= {"disorder": disorder} if disorder else {}
+    own = f"{path.rstrip('/').rpartition('/')[0] or '.'}/{name}" if path else absolute(name)
+    own += "_results" if path and within(own, path) else ""
     options = dict(look.settings.options)
     source = {"format": look.settings.format} | ({"path": path} if path else {}) | ({"options": options} if options else {})
     spec = {
         "pipeline": name,
         "source": source,
-        "keys": list(chosen.keys),
+        "keys": list(keys),
         "time": time,
         "windows": [short, long],
-        "aggregates": _aggregates(measures, [*chosen.keys]),
-        "sink": {"path": chosen.sink or (_sink(path, name) if path else absolute(name))},
+        "aggregates": _aggregates(measures, keys),
+        "sink": {"path": sink or own},
         "schedule": _schedule(arrivals, unit),
         "compute": "auto",
     }
@@ -104,7 +86,7 @@ def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]
     comments = {
         "time": why,
         "windows": "size and hop; docs/semantics.md has every type: sessions, counts, policies",
-        "keys": "one result row for each of these and each window" if chosen.keys else "none: one group of all rows",
+        "keys": "one result row for each of these and each window" if keys else "none: one group of all rows",
         "sink": "the result table, which the first run makes",
         "schedule": "when Airflow runs it; `windowmill run` runs it at once",
         "compute": "small batches without Spark" if few else "the first batch goes to Spark, later small ones do without it",
@@ -116,18 +98,11 @@ def proposed(look: Look, chosen: Chosen) -> tuple[dict[str, Any], dict[str, str]
 
 
 def name_of(text: str) -> str:
-    """``text`` as a pipeline's name."""
     plain = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "events"
     return (plain if plain[0].isalpha() else f"p_{plain}")[:40] + "_windows"
 
 
-def _sink(source: str, name: str) -> str:
-    sink = f"{source.rstrip('/').rpartition('/')[0] or '.'}/{name}"
-    return f"{sink}_results" if within(sink, source) else sink
-
-
 def _windows(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A tumbling window, and a longer one that moves by its size."""
     if unit == "none":
         span = 7 * _DAY if arrivals is None else max(1, arrivals.last - arrivals.first)
         size = max(1, 10 ** (len(str(span // 20)) - 1))
@@ -152,13 +127,11 @@ def _schedule(arrivals: MeasuredArrivals | None, unit: Unit | None) -> str:
 
 
 def _length(arrivals: MeasuredArrivals) -> tuple[str, int, str, int]:
-    """The first of :data:`_SIZES` of which the sample holds few."""
     span_us = max(1, arrivals.last - arrivals.first) * arrivals.tick_us
     return next((each for each in _SIZES if span_us / each[1] <= _MOST_WINDOWS), _SIZES[-1])
 
 
 def _disorder(arrivals: MeasuredArrivals | None, unit: Unit | None) -> tuple[Any, str]:
-    """The disorder that a spec says, and why."""
     if arrivals is None:
         return None, "disorder: how far behind the latest event rows may come; the rows could not be looked at"
     if arrivals.commits < 2:
@@ -186,11 +159,7 @@ def _told(ticks: int, tick: int, unit: Unit | None) -> str:
 
 
 def shown(length: int) -> str:
-    """A length of time in the largest units that give it to a hundredth.
-
-    >>> shown(5_400_000_000), shown(60_000_000), shown(1_234_567)
-    ('1 hour 30 minutes', '1 minute', '1 second 234 milliseconds')
-    """
+    """A length of time in its two largest units: ``1 second 234 milliseconds``."""
     parts: list[str] = []
     left = length
     for size, name in _UNITS:
@@ -260,13 +229,7 @@ class NamedTable:
 
     @classmethod
     def find(cls, name: str) -> NamedTable:
-        """Ask the catalog, which starts Spark.
-
-        Raises
-        ------
-        SourceError
-            If the catalog has no such table, or it is no Delta table.
-        """
+        """Ask the catalog, which starts Spark."""
         spark = spark_session("windowmill init", brief=True)
         location = spark_catalog.location_of(spark, name)
         if location is None:
@@ -288,20 +251,17 @@ class NamedTable:
 
 
 def init(asked: Asked, *, ask: bool) -> Answer:
-    """Write the spec; ``ask`` says whether a person may be asked.
+    def question(text: str, default: str) -> str:
+        return str(typer.prompt(text, default=default, err=True)) if ask and sys.stdin.isatty() else default
 
-    Raises
-    ------
-    SpecError
-        If the file exists, the source is missing, or it has no column of the wanted kind.
-    """
-    question = _question if ask and sys.stdin.isatty() else lambda _, default: default
     look, named = _look(asked, question)
-    chosen = _chosen(look, asked, question)
-    spec, comments = proposed(look, chosen)
+    column, keys = _chosen(look, asked, question)
+    sink = None if asked.sink is None else _typed(asked.sink)
+    name = asked.pipeline or (name_of(asked.table.rpartition(".")[2]) if asked.table else None)
+    spec, comments = proposed(look, column, keys, sink, name)
     read = parse_pipeline(spec)
-    problems = problems_of(read) or list(source_problems(read))
-    seen = None if problems else measured(read, open_source(read))
+    problems = problems_of(read) or list(source_look.source_problems(read))
+    seen = None if problems else source_look.measured(read, open_source(read))
     wrong = None if seen is None else seen.problem(read)
     problems += [] if wrong is None else [wrong]
     spec = spec if named is None else named.in_place_of_paths(spec, is_sink_given=asked.sink is not None)
@@ -311,10 +271,7 @@ def init(asked: Asked, *, ask: bool) -> Answer:
     text = as_yaml(spec, comments)
     if problems:
         raise SpecError("\n".join(f"{path}: {field}: {what}" for field, what in problems))
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as err:
-        raise SpecError(f"{path}: cannot be written ({err.strerror}); name a file in a folder that exists and may be written") from err
+    write_file(path, text)
     steps = [f"windowmill explain {path}", f"windowmill run {path}", f"windowmill status {path}"]
     rows = None if look.sample is None else look.sample.num_rows
     data = {"spec": str(path), "rows_examined": rows, "commits_examined": len(look.commits), **spec, "next": steps}
@@ -326,13 +283,12 @@ def init(asked: Asked, *, ask: bool) -> Answer:
 
 
 def _look(asked: Asked, question: Ask) -> tuple[Look, NamedTable | None]:
-    """What is found in the source; and its name, if it is a table of Spark's catalog."""
     given = _options(asked.options)
     if asked.table is not None:
         if asked.source is not None or asked.format is not None:
             raise SpecError("--table: a table of the catalog is given together with --source or --format; leave one of them out")
         named = NamedTable.find(asked.table)
-        return look_at(named.location, "delta", given), named
+        return source_look.look_at(named.location, "delta", given), named
     source = asked.source or question(
         "Where are the rows? (a Delta table, a folder of Parquet, CSV or JSON files, or kafka://broker:9092/topic)", ""
     )
@@ -342,7 +298,7 @@ def _look(asked: Asked, question: Ask) -> tuple[Look, NamedTable | None]:
         )
     if source.startswith("kafka:") or asked.format == "kafka":
         return look_at_messages(source, given), None
-    return look_at(_typed(source), asked.format, given), None
+    return source_look.look_at(_typed(source), asked.format, given), None
 
 
 def _typed(place: str) -> str:
@@ -352,7 +308,6 @@ def _typed(place: str) -> str:
 
 
 def _options(given: Sequence[str]) -> dict[str, str]:
-    """Options of the source, as ``--option`` gives them."""
     pairs = [text.partition("=") for text in given]
     wrong = next((name for name, mark, _ in pairs if not name or not mark), None)
     if wrong is not None:
@@ -360,7 +315,8 @@ def _options(given: Sequence[str]) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
+def _chosen(look: Look, asked: Asked, question: Ask) -> tuple[str, Sequence[str]]:
+    """The column of the time, and the keys."""
     times = look.times()
     time = asked.time or (times[0] if times else None)
     if asked.time is None:
@@ -371,7 +327,7 @@ def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
             f"--time: no column of {look.settings.place} looks like a time; name one of {names}, or say how its texts are "
             "written: --option timestampFormat=…"
         )
-    check_column(look, "--time", time)
+    source_look.check_column(look, "--time", time)
     if look.columns.type_of(time).typeName() not in _TIMES:
         kind = look.columns.type_of(time).simpleString()
         raise SpecError(f"--time: {time!r} is {kind}; expected a timestamp, a date, a text that is one, or an integer")
@@ -381,17 +337,12 @@ def _chosen(look: Look, asked: Asked, question: Ask) -> Chosen:
         keys = question(f"By which columns are events grouped? (of {_some(likely)}; with commas between, - for none)", ",".join(likely[:1]))
     named = tuple(name.strip() for name in keys.split(",") if name.strip() not in ("", "-"))
     for name in named:
-        check_column(look, "--keys", name)
-    sink = None if asked.sink is None else _typed(asked.sink)
-    return Chosen(time, named, sink, asked.pipeline or (name_of(asked.table.rpartition(".")[2]) if asked.table else None))
+        source_look.check_column(look, "--keys", name)
+    return time, named
 
 
 def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:6]) or "none seen"
-
-
-def _question(text: str, default: str) -> str:
-    return str(typer.prompt(text, default=default, err=True))
 
 
 def init_command(
@@ -424,21 +375,13 @@ _ORDER = ("kafka_topic", "kafka_partition", "kafka_offset")
 
 
 def look_at_messages(address: str, given: Mapping[str, str]) -> Look:
-    """What is found in the topics of ``kafka://BROKERS/TOPICS``; ``given`` are further options of the source.
-
-    Raises
-    ------
-    SpecError
-        If the address is none, or an option is wrong.
-    SourceError
-        If there is no such topic, it has no messages that are JSON objects, or no broker answers.
-    """
+    """What is found in the topics of ``kafka://BROKERS/TOPICS``; ``given`` are further options of the source."""
     found = ADDRESS.fullmatch(address)
     if found is None:
         raise SpecError(f"--source: got {address!r}; expected kafka://host:9092,host:9092/topic, and --option for settings of the client")
     options = {"kafka.bootstrap.servers": found["brokers"], "subscribe": found["topics"], **given}
-    settings = source_of(format="kafka", options=options)
-    check_options(settings, wanting="schema")
+    settings = source_look.source_of(format="kafka", options=options)
+    source_look.check_options(settings, wanting="schema")
     messages = newest_messages(settings, _MESSAGES)
     if "schema" not in options:
         own = schema_of_objects(_objects(messages), TextTimes.of(settings))
@@ -447,7 +390,7 @@ def look_at_messages(address: str, given: Mapping[str, str]) -> Look:
             raise SourceMissingError(
                 f"source {settings.place}: has no message that is a JSON object; send the first ones, or give --option schema='k STRING, …'"
             )
-        settings = source_of(format="kafka", options=options | {"schema": as_ddl(own)})
+        settings = source_look.source_of(format="kafka", options=options | {"schema": as_ddl(own)})
     columns = Columns.of_arrow(columns_of(settings.options["schema"]))
     sample = _in_order_of_arrival(messages, columns)
     bounds = [sample.num_rows * n // _PARTS for n in range(_PARTS + 1)]

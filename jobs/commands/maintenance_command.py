@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -17,7 +17,6 @@ from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.finished import Notes
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
-from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.protocol import check_conditional_writes, lease, publish_pending
 from windowmill.checkpoints.records import DeltaRecords
 from windowmill.checkpoints.state.compaction import compact_entries
@@ -64,12 +63,8 @@ class TableMaintenance:
 def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold: Duration | None = None) -> Answer:
     """Expire, compact and vacuum. Holds the lease: it waits for a run in progress, and later runs wait for it.
 
-    Parameters
-    ----------
-    now
-        Remove files and log entries of older versions whatever their age; readers of these versions lose them.
-    fold
-        Age from which on only the newest revision of a window stays; null for what the spec says.
+    ``now`` removes files and log entries of older versions whatever their age; readers of these versions lose them. ``fold`` is the age
+    from which on only the newest revision of a window stays; null for what the spec says.
     """
     runnable = runnable_of(pipeline)
     places, done = runnable.places, []
@@ -87,12 +82,14 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
             folded = fold_revisions(Turn(replace(runnable, pipeline=stored), ledger, progress), fold or pipeline.fold_revisions)
         held = ledger.held_batch
         kept = {file.path for each in ledger.changes_of(held).values() for file in each.files} if held else set()
-        for name, path in (("state", places.state), ("sink", runnable.sink_path), *_own(places)):
+        tables = {"state": places.state, "sink": runnable.sink_path, "quarantine": places.quarantine, "quality": places.quality}
+        for name, path in (tables | {"source files": places.source_files}).items():
             with _failing_by_name(name, path):
                 if not is_table(path):
                     continue
                 with progress.step(name, f"tidy {path}"):
-                    done.append(_tidy(name, path, _compact_state(stored, ledger) if name == "state" else _compact, kept, now=now))
+                    compact = partial(_compact_state, pipeline=stored, ledger=ledger) if name == "state" else _compact
+                    done.append(_tidy(name, path, compact, kept, now=now))
         if now and held is None and is_table(places.held):
             with progress.step("held", f"tidy {places.held}"):
                 # A ruling looks for its files by their names, so they are not compacted.
@@ -126,26 +123,19 @@ def _failing_by_name(name: str, path: str) -> Iterator[None]:
         ) from err
 
 
-def _own(places: Places) -> list[tuple[str, str]]:
-    return [("quarantine", places.quarantine), ("quality", places.quality), ("source files", places.source_files)]
-
-
-def _compact_state(pipeline: Pipeline | None, ledger: Ledger) -> Callable[[str], int]:
-    def compact(path: str) -> int:
-        if pipeline is None:
-            return 0
-        if is_log(path):
-            return compact_entries(path, ledger.next_commit, ["live rows"]) + _compact(path)
-        parts = windows_by_layout(pipeline)
-        needed = _needed(parts, ledger)
-        if {"positions", "live rows"} & set(parts):
-            known = Grids.of(parts["slices"]).known if "slices" in parts else ()
-            removed = compact_entries(path, ledger.next_commit, list(parts), needed, spans=last_columns(known))
-            # Another rewrite would undo the order and the row groups in which nodes over positions are searched.
-            return removed if "positions" in parts else removed + _compact(path)
-        return compact_partials(path, needed)
-
-    return compact
+def _compact_state(path: str, *, pipeline: Pipeline | None, ledger: Ledger) -> int:
+    if pipeline is None:
+        return 0
+    if is_log(path):
+        return compact_entries(path, ledger.next_commit, ["live rows"]) + _compact(path)
+    parts = windows_by_layout(pipeline)
+    needed = _needed(parts, ledger)
+    if {"positions", "live rows"} & set(parts):
+        known = Grids.of(parts["slices"]).known if "slices" in parts else ()
+        removed = compact_entries(path, ledger.next_commit, list(parts), needed, spans=last_columns(known))
+        # Another rewrite would undo the order and the row groups in which nodes over positions are searched.
+        return removed if "positions" in parts else removed + _compact(path)
+    return compact_partials(path, needed)
 
 
 def _needed(parts: Mapping[StateLayout, Pipeline], ledger: Ledger) -> NeededRows | None:
@@ -273,10 +263,8 @@ def _list(pipeline: Pipeline) -> Answer:
     data = [_entry(entry, pipeline) for entry in entries] + [{"name": name, "damaged": why} for name, why in damaged.items()]
     if not data:
         return Answer(data, f"{pipeline.pipeline}: no savepoints; make one by `windowmill savepoint SPEC create NAME`")
-    table = titled(f"savepoints of {pipeline.pipeline}", ())
-    table.padding = 0  # fits into 80 columns
-    for column in ("name", "made", "batch", "version", "results through", "size"):
-        table.add_column(column, justify="left" if column in ("name", "made", "results through") else "right", no_wrap=True)
+    columns = ("name", "made", "batch", "version", "results through", "size")
+    table = titled(f"savepoints of {pipeline.pipeline}", columns, ("name", "made", "results through"), narrow=True)
     for entry, row in zip(entries, data, strict=False):
         emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
         made = entry.created_at[:16].replace("T", " ")
@@ -292,7 +280,7 @@ def _entry(entry: Savepoint, pipeline: Pipeline) -> dict[str, Any]:
 
 def savepoint(
     spec: Spec,
-    action: Annotated[Literal["create", "list", "restore", "drop"], typer.Argument(metavar="create|list|restore|drop", help="What to do.")],
+    action: Annotated[Action, typer.Argument(metavar="create|list|restore|drop", help="What to do.")],
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="The savepoint; list takes none.")] = None,
     accept_changes: AcceptChanges = False,
     accept_code: AcceptCode = False,

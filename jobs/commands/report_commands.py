@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +17,7 @@ from windowmill.checkpoints.batches import Batch
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.commands.summaries import titled
-from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, in_bytes, load_pipeline, show
+from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, counted, in_bytes, load_pipeline, show
 from windowmill.jobs.published import view_statements
 from windowmill.jobs.report import ChartSelection, write_report
 from windowmill.jobs.report.cost import Month, figures_of, trend_of
@@ -33,7 +34,6 @@ _BYTES = {"bytes_read": "read", "bytes_written": "written", "state_bytes": "stat
 
 
 def cost_of(pipeline: Pipeline, last: int, price_per_hour: float | None) -> Answer:
-    """List what the ``last`` batches cost, newest last, and what a month costs."""
     batches = Ledger.open(pipeline).recent(last)
     month, trend = Month.of(pipeline, batches, price_per_hour), trend_of(batches)
     data = {
@@ -69,8 +69,8 @@ def overview_of(folder: Path, out: str | None) -> Answer:
     rows = write_overview(redacted(str(folder)), [_row(spec, target) for spec in specs_in(folder)], target)
     page, counts = redacted(target), Counter(row.verdict for row in rows)
     listed = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
-    text = f"{page}: {len(rows)} pipeline{'' if len(rows) == 1 else 's'}{f' ({listed})' if listed else ''}"
-    return Answer({"folder": str(folder), "report": page, "pipelines": [row.as_json() for row in rows]}, Text(text))
+    text = f"{page}: {counted(len(rows), 'pipeline')}{f' ({listed})' if listed else ''}"
+    return Answer({"folder": str(folder), "report": page, "pipelines": [asdict(row) for row in rows]}, Text(text))
 
 
 def _row(spec: Path, target: str) -> PipelineRow:

@@ -72,38 +72,22 @@ _FIELD = re.compile(r"(?:source|keys|time|windows|aggregates|sink|checkpoints)(?
 
 @dataclass(frozen=True)
 class Look:
-    """What was found in a source.
-
-    Attributes
-    ----------
-    settings
-        The source as a spec has it.
-    columns
-        Its columns.
-    sample
-        Rows in order of arrival, of simple columns; null if only Spark can read them.
-    commits
-        Number of rows of each commit of the sample.
-    commit
-        What a commit of the sample is called.
-    added
-        Columns that reading adds to those of the rows.
-    order
-        Those of them that order rows of one time, each with values of its own.
-    """
+    """What was found in a source, ``settings`` as a spec has it."""
 
     settings: Source
     columns: Columns
+    #: Rows in order of arrival, of simple columns; null if only Spark can read them.
     sample: pa.Table | None
+    #: Number of rows of each commit of the sample; and what its commits are called.
     commits: tuple[int, ...]
     size_bytes: int
     commit: str = "commits"
+    #: Columns that reading adds to those of the rows; and those of them that order rows of one time, each with values of its own.
     added: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """Name of the folder, or of the first topic."""
         return (self.settings.path or self.settings.options["subscribe"].split(",")[0]).rstrip("/").rpartition("/")[2].strip()
 
     def times(self) -> list[str]:
@@ -177,7 +161,6 @@ class Look:
         return None
 
     def arrivals(self, time: str) -> MeasuredArrivals | None:
-        """How event times arrive; null if no event time is known."""
         if self.sample is None:
             return None
         unit = self.unit_of(time)
@@ -196,24 +179,11 @@ def _within(values: pa.ChunkedArray, unit: Unit) -> pa.ChunkedArray:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredArrivals:
-    """How the event times of a sample arrive, in microseconds, or in ticks of an axis without a clock.
-
-    Attributes
-    ----------
-    first, last
-        Least and greatest event time, on the axis.
-    late
-        By how much rows were behind the greatest event time of the commits before theirs, at most; 0 if none was.
-    disorder
-        That of all but one row in a thousand.
-    commits
-        Number of commits that it was measured over.
-    commit
-        What these are called.
-    """
+    """How the event times of a sample of so many ``commits`` arrive, in microseconds, or in ticks of an axis without a clock."""
 
     first: int
     last: int
+    #: By how much rows were behind the greatest event time of the commits before theirs, at most; and all but one row in a thousand.
     late: int
     disorder: int
     commits: int
@@ -240,13 +210,6 @@ class MeasuredArrivals:
 
 
 def format_of(path: str) -> str:
-    """The format of what is at ``path``.
-
-    Raises
-    ------
-    SourceError
-        If it is neither a Delta table nor a folder of files that are read.
-    """
     if is_table(path):
         return "delta"
     names = data_files(path)
@@ -274,13 +237,7 @@ def csv_options(path: str) -> dict[str, str]:
 
 
 def look_at(path: str, format_: str | None, given: Mapping[str, str]) -> Look:
-    """What is found in the source at ``path``; null for a ``format_`` that is to be found. ``given`` are options of the source.
-
-    Raises
-    ------
-    SourceError, SpecError
-        If there is no source, or it cannot be read.
-    """
+    """What is found in the source at ``path``; null for a ``format_`` that is to be found. ``given`` are options of the source."""
     format_ = format_ or format_of(path)
     if format_ not in KINDS:
         raise SpecError(f"--format: got {format_!r}; expected one of {', '.join(KINDS)}")
@@ -365,7 +322,6 @@ def _sample(table: SourceTable, files: Sequence[AddedFile], columns: Columns) ->
 
 
 def check_column(look: Look, flag: str, name: str) -> None:
-    """Raise ``SpecError`` if the source has no column ``name``."""
     if name not in look.columns.struct.names:
         raise SpecError(f"{flag}: {no_column(f'the source {look.settings.place}', name, look.columns.struct.names)}")
 
@@ -378,24 +334,15 @@ _EXAMPLES, _SHOWN = 3, 60
 
 @dataclass(frozen=True)
 class Measured:
-    """What a sample of a source's rows is to a pipeline.
-
-    Attributes
-    ----------
-    rows, files
-        How many were read.
-    reasons
-        Reasons for which a run would quarantine rows -> how many.
-    readable
-        Times, keys and arguments of aggregates -> rows that have a value of the column, which can be read.
-    examples
-        Some of the lines, or of the times, that cannot be read.
-    """
+    """What a sample of so many ``rows`` of a source, of so many ``files``, is to a pipeline."""
 
     rows: int
     files: int
+    #: Reasons for which a run would quarantine rows -> how many.
     reasons: Mapping[str, int] = field(default_factory=dict)
+    #: Times, keys and arguments of aggregates -> rows that have a value of the column, which can be read.
     readable: Mapping[str, int] = field(default_factory=dict)
+    #: Some of the lines, or of the times, that cannot be read.
     examples: Sequence[str] = ()
 
     @property
@@ -404,11 +351,9 @@ class Measured:
         return sum(self.reasons.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Its values by name, with the number of usable rows."""
         return asdict(self) | {"usable": self.rows - self.unusable}
 
     def describe(self) -> str:
-        """What was found, in one line."""
         if not self.rows:
             return "the source has no rows yet"
         readable = ", ".join(f"{name} in {count:,}" for name, count in self.readable.items())
@@ -432,7 +377,6 @@ class Measured:
 
 
 def measured(pipeline: Pipeline, source: SourceTable) -> Measured | None:
-    """What some rows of its ``source`` are to ``pipeline``; null if only Spark can read them."""
     files = arrived(source, held=True)
     chosen = files if len(files) <= _MEASURED_FILES else [*files[: _MEASURED_FILES // 2], *files[-_MEASURED_FILES // 2 :]]
     if not chosen:
@@ -490,13 +434,7 @@ def _examples(pipeline: Pipeline, rows: pa.Table) -> list[str]:
 
 
 def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    """Mismatches between the spec and the current columns of its source, read without a JVM.
-
-    Raises
-    ------
-    SourceError
-        If the source cannot be read.
-    """
+    """Mismatches between the spec and the current columns of its source, read without a JVM."""
     try:
         yield from _misfits(pipeline)
     except (SourceSchemaError, SpecError) as err:
@@ -509,7 +447,10 @@ def source_problems(pipeline: Pipeline) -> Iterator[Problem]:
 def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     pipeline = located(pipeline)
     if not is_located(pipeline.source):
-        yield _no_place(pipeline)
+        if pipeline.source is None:
+            yield "source", "missing; --source compares the spec with it"
+        else:
+            yield "source.table", f"where {pipeline.source.place} lies is not recorded yet; `windowmill run` asks Spark's catalog"
         return
     if pipeline.sink is not None:
         runnable_of(pipeline)
@@ -527,14 +468,7 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
         StateLog(parts.rows.pipeline, columns.arrow, parts.rows.pipeline.conditions(), shared=parts.rows.shared)
 
 
-def _no_place(pipeline: Pipeline) -> Problem:
-    if pipeline.source is None:
-        return "source", "missing; --source compares the spec with it"
-    return "source.table", f"where {pipeline.source.place} lies is not recorded yet; `windowmill run` asks Spark's catalog"
-
-
 def looked_at(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Problem]]:
-    """What is found in rows of the source: its values by name, in lines, and problems."""
     pipeline = located(pipeline)
     opened = open_source(pipeline)
     seen = measured(pipeline, opened)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from datetime import date, datetime
 from decimal import Decimal
 from types import MappingProxyType
@@ -22,7 +22,6 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.state.compaction import own_rows
 from windowmill.checkpoints.state.inspection import (
-    Inspection,
     LogInspection,
     PositionsInspection,
     SessionsInspection,
@@ -32,27 +31,15 @@ from windowmill.checkpoints.state.inspection import (
 from windowmill.checkpoints.state.reading import OpenSessions, reporting_damage
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.commands.summaries import bound, facts_table, titled
-from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, show
+from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, named_values, show
 from windowmill.jobs.json_lines import plain
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
+from windowmill.windowing.columnar import positions
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME
 from windowmill.windowing.columnar.hashes import REMEDY
 from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.columnar.objects import decode
-from windowmill.windowing.columnar.positions import (
-    FIRST,
-    FRONT,
-    KEY_ROW,
-    LIVE,
-    NEXT,
-    NODE,
-    NODE_LEVEL,
-    POSITION,
-    SEQUENCE,
-    WAITING,
-    PositionState,
-    scalar_of,
-)
+from windowmill.windowing.columnar.positions import KEY_ROW, NODE, NODE_LEVEL, POSITION, SEQUENCE, WAITING, PositionState, scalar_of
 from windowmill.windowing.columnar.slice_partials import SlicePartials, windows_of
 from windowmill.windowing.errors import SpecError, StateError, StateMissingError
 from windowmill.windowing.grids import Grids, Nodes
@@ -86,9 +73,12 @@ _SHARED = ("next_batch", "version", "files", "bytes", "entries", "keys", "emitte
 class View(ABC):
     """What all kinds of state share: the number of the next batch, the form of instants, and the limit of lines."""
 
-    inspection: Inspection
+    inspection: LogInspection | PositionsInspection | SessionsInspection | SlicesInspection
+    #: What the state is of, and what its oldest and newest entries are called.
+    kind: str
+    entry = "_row"
     #: Names of key columns in the state, where they are others than in the source.
-    _labels: Mapping[str, str] = MappingProxyType({})
+    labels: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, limit: int) -> None:
         self.pipeline, self.limit = pipeline, limit
@@ -96,9 +86,14 @@ class View(ABC):
         self.emitted = last.outcome.emitted if last and last.outcome else None
         self.next_batch = ledger.next_commit
 
-    @abstractmethod
     def summary(self) -> dict[str, Any]:
-        """Facts about the whole table, by name."""
+        facts: dict[str, Any] = {"kind": self.kind, "next_batch": self.next_batch} | self.inspection.files() | self.inspection.summary()
+        facts |= {f"{name}{self.entry}": self.instant(facts.pop(name)) for name in ("oldest", "newest")}
+        return facts | {"emitted_through": self.instant(self.emitted)} | self.own_facts() | {"largest_keys": self.largest()}
+
+    def own_facts(self) -> dict[str, Any]:
+        """Facts that other kinds of state do not have."""
+        return {}
 
     @abstractmethod
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
@@ -108,12 +103,7 @@ class View(ABC):
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         """Render what :meth:`of_key` gives of the key ``name``."""
 
-    def types_of_keys(self) -> Mapping[str, pa.DataType]:
-        """The type of each key column as the state has it."""
-        return {name: self.inspection.schema.field(self._labels.get(name, name)).type for name in self.pipeline.keys}
-
     def largest(self) -> list[dict[str, Any]]:
-        """The keys with the most entries; none if the pipeline has no keys."""
         if not self.pipeline.keys:
             return []
         return [{name: value_of(value) for name, value in row.items()} for row in self.inspection.largest_keys(self.limit)]
@@ -127,11 +117,13 @@ class View(ABC):
         return self.instant(value) if name in INSTANTS and isinstance(value, int) else value_of(value)
 
     def show_summary(self, data: Mapping[str, Any]) -> Iterator[RenderableType]:
-        """Render what :meth:`summary` gives."""
         facts = facts_table()
         for name, value in data.items():
             if name != "largest_keys":
-                facts.add_row(_label(name), cell(value))
+                label = name.replace("_", " ")
+                for words, plainly in _PLAIN.items():
+                    label = label.replace(words, plainly)
+                facts.add_row(label, cell(value))
         yield facts
         if data["largest_keys"]:
             yield from self.show_list("keys with the most entries", data["largest_keys"], data["keys"], instants=frozenset())
@@ -152,18 +144,6 @@ class View(ABC):
         yield table
 
 
-def _label(name: str) -> str:
-    """The name of a fact in plain words.
-
-    >>> _label("sessions_entries_superseded"), _label("oldest_slice")
-    ('sessions entries no longer needed', 'oldest slice')
-    """
-    label = name.replace("_", " ")
-    for words, plainly in _PLAIN.items():
-        label = label.replace(words, plainly)
-    return label
-
-
 def source_types(ledger: Ledger, path: str) -> dict[str, pa.DataType]:
     """Types of the source's columns, as the last plan read them."""
     newest = ledger.newest
@@ -178,7 +158,6 @@ def partials_told(partials: Mapping[str, Any], objects: Set[str]) -> dict[str, A
 
 
 def value_of(value: Any) -> Any:
-    """Convert ``value`` to its JSON form."""
     if isinstance(value, datetime | date):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, bytes):
@@ -187,22 +166,14 @@ def value_of(value: Any) -> Any:
         return str(value)
     if isinstance(value, set | frozenset):
         return sorted(map(value_of, value), key=str)
-    return _nested(value, value_of) if isinstance(value, list | tuple | dict) else plain(value, False)
-
-
-def _nested(value: Sequence[Any] | dict[str, Any], each: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         # A user's partial may have keys that JSON has not.
-        return {name if isinstance(name, str) else str(each(name)): each(item) for name, item in value.items()}
-    return [each(item) for item in value]
+        return {name if isinstance(name, str) else str(value_of(name)): value_of(item) for name, item in value.items()}
+    return list(map(value_of, value)) if isinstance(value, list | tuple) else plain(value, False)
 
 
 def breakable(instant: Any) -> Any:
-    """``instant`` with a space between date and time, at which a narrow column breaks it.
-
-    >>> breakable("2025-03-01T12:00:00Z"), breakable(7)
-    ('2025-03-01 12:00:00Z', 7)
-    """
+    """``instant`` with a space between date and time, at which a narrow column breaks it."""
     return instant.replace("T", " ", 1) if isinstance(instant, str) else instant
 
 
@@ -220,6 +191,7 @@ class PositionsView(View):
     """State by positions."""
 
     inspection: PositionsInspection
+    kind = "positions"
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
         super().__init__(pipeline, ledger, limit)
@@ -228,14 +200,7 @@ class PositionsView(View):
         self._state = PositionState(pipeline, types, self._layout)
         self.inspection = PositionsInspection(path, pipeline.keys, self.next_batch)
 
-    def summary(self) -> dict[str, Any]:
-        facts = self.inspection.summary()
-        spans = {"oldest_row": self.instant(facts.pop("oldest")), "newest_row": self.instant(facts.pop("newest"))}
-        facts |= spans | {"emitted_through": self.instant(self.emitted)}
-        return {"kind": "positions", "next_batch": self.next_batch} | self.inspection.files() | facts | {"largest_keys": self.largest()}
-
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """What each window holds of the key, the tuples that wait, and the latest leaves with their partials."""
         rows = self.inspection.rows_of(key)
         entries = {row[SEQUENCE]: row for row in rows if row[KIND] == KEY_ROW}
         leaves = [row for row in rows if row[KIND] == NODE and row[NODE_LEVEL] == 0]
@@ -254,16 +219,16 @@ class PositionsView(View):
     def _window(self, index: int, entry: Mapping[str, Any], leaves: list[dict[str, Any]]) -> dict[str, Any]:
         name = self.pipeline.windows[index].name
         scalars = {scalar: self.scalar(scalar, entry[scalar_of(name, scalar)]) for scalar in STATE}
-        front, stop = entry[scalar_of(name, FRONT)], entry[NEXT]
+        front, stop = entry[scalar_of(name, positions.FRONT)], entry[positions.NEXT]
         held = [leaf for leaf in leaves if leaf[SEQUENCE] == entry[SEQUENCE] and leaf[POSITION] >= front]
-        span = {place: self.instant(held[at][FIRST]) if held else None for place, at in (("oldest", 0), ("newest", -1))}
-        n_held = entry[LIVE] if entry[SEQUENCE] in self._state.deltas else stop - front
+        span = {place: self.instant(held[at][positions.FIRST]) if held else None for place, at in (("oldest", 0), ("newest", -1))}
+        n_held = entry[positions.LIVE] if entry[SEQUENCE] in self._state.deltas else stop - front
         return {"window": name, "scalars": scalars, "first_position": front, "next_position": stop, "rows": n_held, **span}
 
     def _leaf(self, row: Mapping[str, Any]) -> dict[str, Any]:
         partials = {name: row[name] for name, _ in self._layout.stored_columns}
         shown = partials_told(partials, {held.name for held in self._layout.objects})
-        return {"position": row[POSITION], "time": self.instant(row[FIRST]), "batch": row[BATCH], "partials": shown}
+        return {"position": row[POSITION], "time": self.instant(row[positions.FIRST]), "batch": row[BATCH], "partials": shown}
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]
@@ -286,23 +251,17 @@ class LiveRowsView(View):
     """State by live rows; ``layouts`` are those of all parts whose rows are in the table, by default none else."""
 
     inspection: LogInspection
+    kind = "live rows"
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int, layouts: Sequence[StateLayout] = ()) -> None:
         super().__init__(pipeline, ledger, limit)
         log = StateLog(pipeline, source_types(ledger, path), pipeline.conditions(), shared=len(layouts) > 1)
         own = own_rows("live rows", layouts or ["live rows"]).sql
         self.inspection = LogInspection(path, list(log.keys.values()), self.next_batch, log.tables, own)
-        self._labels = log.keys
-
-    def summary(self) -> dict[str, Any]:
-        facts = self.inspection.summary()
-        spans = {"oldest_row": self.instant(facts.pop("oldest")), "newest_row": self.instant(facts.pop("newest"))}
-        facts |= spans | {"emitted_through": self.instant(self.emitted)}
-        return {"kind": "live rows", "next_batch": self.next_batch} | self.inspection.files() | facts | {"largest_keys": self.largest()}
+        self.labels = log.keys
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """The live rows that the next run would restore, and each window's stored numbers."""
-        key = {self._labels[name]: value for name, value in key.items()}
+        key = {self.labels[name]: value for name, value in key.items()}
         restored = self.inspection.key(key)
         if restored is None:
             return {"restored": {"live_rows": 0, "entries": 0, "due": None}, "windows": [], "rows": []}
@@ -317,7 +276,6 @@ class LiveRowsView(View):
         return {"restored": restored | {"due": self.instant(restored["due"])}, "windows": windows, "rows": rows}
 
     def _remembered(self, name: str, value: Any) -> Any:
-        """``value`` for output; a list is given as its length and last items."""
         if isinstance(value, list):
             return {"items": len(value), "last": [value_of(item) for item in value[-self.limit :]]}
         return self.scalar(name, value)
@@ -341,12 +299,10 @@ def _span(span: Mapping[str, Any]) -> str:
 
 
 def _when(due: str | None) -> str:
-    """When a key without new rows is restored next."""
     return "never" if due is None else f"when the watermark is at {due}"
 
 
 def _windows_table() -> Table:
-    """An empty table of what the windows of a key remember and hold."""
     table = titled("", ())
     for column in ("window", "remembers", "holds"):
         table.add_column(column, overflow="fold")
@@ -354,7 +310,6 @@ def _windows_table() -> Table:
 
 
 def _remembered(window: Mapping[str, Any]) -> str:
-    """The scalars of a window's policies, a line each."""
     return "\n".join(f"{name} {cell(value)}" for name, value in window["scalars"].items())
 
 
@@ -362,6 +317,7 @@ class SlicesView(View):
     """State by slices."""
 
     inspection: SlicesInspection
+    kind, entry = "slices", "_slice"
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
         super().__init__(pipeline, ledger, limit)
@@ -381,14 +337,10 @@ class SlicesView(View):
             nodes=Nodes.of(self._grids.grids) is not None,
         )
 
-    def summary(self) -> dict[str, Any]:
-        facts = self.inspection.summary()
-        spans = {"oldest_slice": self.instant(facts.pop("oldest")), "newest_slice": self.instant(facts.pop("newest"))}
-        facts |= spans | {"emitted_through": self.instant(self.emitted), "needed_from": self.instant(self._needed_from)}
-        return {"kind": "slices", "next_batch": self.next_batch} | self.inspection.files() | facts | {"largest_keys": self.largest()}
+    def own_facts(self) -> dict[str, Any]:
+        return {"needed_from": self.instant(self._needed_from)}
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """The entries that the next run would restore, and the windows still to come that contain them."""
         starts, reaching, n_rows, entries = self.inspection.slices_of(key)
         listed = self.inspection.entries_of(key, self.limit)
         for entry in listed:
@@ -451,6 +403,7 @@ class SessionsView(View):
     """State by sessions."""
 
     inspection: SessionsInspection
+    kind, entry = "sessions", ""
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
         super().__init__(pipeline, ledger, limit)
@@ -462,14 +415,7 @@ class SessionsView(View):
         partials = [column for column, _ in layout.stored_columns]
         self.inspection = SessionsInspection(path, pipeline.keys, self.next_batch, partials, wanted, sessions.own_columns)
 
-    def summary(self) -> dict[str, Any]:
-        facts = self.inspection.summary()
-        facts |= {"oldest": self.instant(facts["oldest"]), "newest": self.instant(facts["newest"])}
-        facts |= {"emitted_through": self.instant(self.emitted)}
-        return {"kind": "sessions", "next_batch": self.next_batch} | self.inspection.files() | facts | {"largest_keys": self.largest()}
-
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """The fragments of open sessions that the next run would restore, with the bounds that their windows have so far."""
         fragments, entries = self.inspection.fragments_of(key)
         windows = [
             {
@@ -515,24 +461,7 @@ def _with_bounds(fragments: Sequence[Mapping[str, Any]], limits: SessionLimits) 
 
 
 def state_of(pipeline: Pipeline, key: Sequence[str], limit: int) -> Answer:
-    """Summarize the stored state; show one key in detail if ``key`` is given or the pipeline has no keys.
-
-    Parameters
-    ----------
-    key
-        ``NAME=VALUE`` for each key column; ``NAME`` alone means null.
-    limit
-        Greatest number of lines of each list.
-
-    Raises
-    ------
-    SpecError
-        If ``key`` is not a value for each key column.
-    SpecChangedError
-        If the spec is not the one that built the state.
-    StateError
-        If the state is gone or cannot be read.
-    """
+    """Summarize the stored state; show the ``key`` in detail if it is given, ``NAME=VALUE`` for each column, or the pipeline has none."""
     ledger, path = Ledger.open(pipeline), Places.of(pipeline).state
     ledger.check_meaning(pipeline)
     with reporting_damage(path):
@@ -575,7 +504,7 @@ def _answer(view: View, key: Sequence[str]) -> Answer:
     data: dict[str, Any] = {"pipeline": pipeline.pipeline, "state": view.summary()}
     parts: list[RenderableType] = [] if key else list(view.show_summary(data["state"]))
     if key or not pipeline.keys:
-        types = view.types_of_keys()
+        types = {name: view.inspection.schema.field(view.labels.get(name, name)).type for name in pipeline.keys}
         wanted = _key(pipeline, key, types)
         data["key"] = {name: value_of(pa.scalar(value, types[name]).as_py()) for name, value in wanted.items()}
         data |= view.of_key(wanted)
@@ -584,12 +513,11 @@ def _answer(view: View, key: Sequence[str]) -> Answer:
 
 
 def _key(pipeline: Pipeline, given: Sequence[str], types: Mapping[str, pa.DataType]) -> dict[str, Any]:
-    parts = [text.partition("=") for text in given]
-    texts = {name: value if equals else None for name, equals, value in parts}
-    if sorted(name for name, _, _ in parts) != sorted(pipeline.keys):
+    parts = named_values(given)
+    if sorted(name for name, _ in parts) != sorted(pipeline.keys):
         wanted = " ".join(f"--key {name}=…" for name in pipeline.keys) or "no --key: the pipeline has no keys"
         raise SpecError(f"--key: got {', '.join(given) or 'none'}; expected {wanted}")
-    return {name: key_value(texts[name], types[name], name) for name in pipeline.keys}
+    return {name: key_value(dict(parts)[name], types[name], name) for name in pipeline.keys}
 
 
 class MixedView(View):
@@ -598,28 +526,24 @@ class MixedView(View):
     def __init__(self, pipeline: Pipeline, ledger: Ledger, limit: int, views: Mapping[StateLayout, View]) -> None:
         super().__init__(pipeline, ledger, limit)
         self._views = {layout.replace(" ", "_"): view for layout, view in views.items()}
-        self._kind = describe_layouts(list(views))
+        self.kind = describe_layouts(list(views))
         self.inspection = next(iter(views.values())).inspection
 
     def summary(self) -> dict[str, Any]:
         summaries = {part: view.summary() for part, view in self._views.items()}
         first = next(iter(summaries.values()))
-        own = {f"{part}_{name}": facts[name] for part, facts in summaries.items() for name in _own(facts)}
+        others = {*_SHARED, "kind", "largest_keys"}
+        own = {f"{part}_{name}": fact for part, facts in summaries.items() for name, fact in facts.items() if name not in others}
         shared = {name: first[name] for name in _SHARED}
-        return {"kind": self._kind} | shared | own | {"largest_keys": first["largest_keys"]}
+        return {"kind": self.kind} | shared | own | {"largest_keys": first["largest_keys"]}
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
-        """What the view of each part shows of ``key``."""
         return {part: view.of_key(key) for part, view in self._views.items()}
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         for part, view in self._views.items():
             own = {fact.removeprefix(f"{part}_"): value for fact, value in data["state"].items()}
             yield from view.show_key(name, {"state": own, **data[part]})
-
-
-def _own(facts: Mapping[str, Any]) -> list[str]:
-    return [name for name in facts if name not in (*_SHARED, "kind", "largest_keys")]
 
 
 def state(

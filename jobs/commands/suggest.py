@@ -81,7 +81,6 @@ def suggestions_of(pipeline: Pipeline) -> Answer:
 
 
 def _of_values(pipeline: Pipeline, table: DeltaTable) -> Iterator[Suggestion]:
-    """Ranges of numbers, and columns that are never null."""
     types = {field.name: pa.field(field).type for field in pa.schema(table.schema().to_arrow())}
     for name, aggregate in pipeline.aggregates.items():
         if name not in types:
@@ -138,20 +137,16 @@ def _range(table: DeltaTable, name: str, window: str | None) -> _Range | None:
 
 
 def _of_keys(pipeline: Pipeline, table: DeltaTable) -> Iterator[Suggestion]:
-    """Keys with few different values."""
     for name in pipeline.keys:
         column = quoted(name)
         counts = f"SELECT {column} AS value, count(*) AS n FROM sink WHERE {_shown(table)} GROUP BY {column} LIMIT {_MAX_KNOWN + 1}"
         rows = _query(table, counts)
         known, total = [row["value"] for row in rows], sum(row["n"] for row in rows)
-        if total >= _MIN_VALUES and len(known) <= _MAX_KNOWN and all(map(_may_be_in_set, known)):
+        # Great Expectations takes in a set numbers, and texts that are not empty.
+        fit = all(isinstance(value, str | int) and not isinstance(value, bool) and value != "" for value in known)
+        if total >= _MIN_VALUES and len(known) <= _MAX_KNOWN and fit:
             rule = {"type": "expect_column_values_to_be_in_set", "column": name, "value_set": sorted(known), "severity": "warning"}
             yield Suggestion(rule, f"{len(known)} different values of {name} in {total:,} rows")
-
-
-def _may_be_in_set(value: object) -> bool:
-    """Whether Great Expectations takes ``value`` in a set: a number, or a text that is not empty."""
-    return isinstance(value, str | int) and not isinstance(value, bool) and value != ""
 
 
 def _of_runs(pipeline: Pipeline, table: DeltaTable, runs: Sequence[Batch]) -> Iterator[Suggestion]:
@@ -193,11 +188,7 @@ def _query(table: DeltaTable, sql: str) -> list[dict[str, Any]]:
 
 
 def _rounded(low: float, high: float, margin: float) -> tuple[float, float]:
-    """Bounds at least as wide, as multiples of a tenth of the magnitude of ``margin``.
-
-    >>> _rounded(-12.34, 187.2, 66.4)
-    (-13, 188)
-    """
+    """Bounds at least as wide, as multiples of a tenth of the magnitude of ``margin``."""
     digits = 1 - math.floor(math.log10(margin))
     scale = 10.0**digits
     bounds = math.floor(low * scale) / scale, math.ceil(high * scale) / scale
@@ -205,11 +196,7 @@ def _rounded(low: float, high: float, margin: float) -> tuple[float, float]:
 
 
 def _two_digits(share: float, cut: Any) -> float:
-    """``share`` cut to two significant digits; ``cut`` is ``math.floor`` or ``math.ceil``.
-
-    >>> _two_digits(0.3456, math.floor), _two_digits(2.31, math.ceil)
-    (0.34, 2.4)
-    """
+    """``share`` cut to two significant digits; ``cut`` is ``math.floor`` or ``math.ceil``."""
     scale = 10.0 ** (1 - math.floor(math.log10(share)))
     return float(f"{cut(share * scale) / scale:.2g}")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import zip_longest
@@ -49,17 +48,20 @@ _WHAT_NEXT = "`windowmill {}` or `windowmill {}` it, or change the rule or the l
 
 
 def new_progress() -> Progress:
-    """What a command that computes says of its progress, on standard error."""
     return Progress(errors, as_written)
 
 
 def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str | None = None) -> Answer:
-    """Summarize a run: a line of text, and in ``data`` the counts of each batch that it committed; ``seconds`` are wall-clock time.
-
-    ``status`` says how a run ended that did not end well.
-    """
+    """Summarize a run: a line of text, and in ``data`` the counts of each batch that it committed; ``status`` is how it ended, if badly."""
     instants = not pipeline.time.integer_axis
-    batches = [_summary(batch, instants=instants) for batch in done]
+    batches = []
+    for batch in done:
+        outcome, counts = batch.outcome, batch.outcome.published_counts
+        first, end = counts.window_ends or (None, None)
+        seconds = {"seconds": round(sum(outcome.timings.values()), 3), "timings": outcome.timings}
+        facts = {"batch": batch.plan.batch, "action": batch.plan.action, "verdict": outcome.verdict, **counts.shown()}
+        facts |= {"windows": counts.rows_of_windows(), "window_end_min": bound(first, instants), "window_end_max": bound(end, instants)}
+        batches.append(facts | {"compute": outcome.compute} | seconds)
     data = {"pipeline": pipeline.pipeline, "status": status or ("committed" if done else "nothing new"), "batches": batches}
     if not done:
         return Answer(data, f"{pipeline.pipeline}: nothing new")
@@ -93,7 +95,8 @@ def status_of(pipeline: Pipeline) -> Answer:
     ledger, places = Ledger.open(pipeline), Places.of(pipeline)
     last, held, totals = ledger.last_commit, ledger.held_batch, ledger.totals
     lacking = _outstanding(pipeline, ledger)
-    following = NextRun.of(pipeline, ledger)
+    error, waiting = _error_of_next_run(pipeline, ledger), Waiting.of(pipeline, ledger)
+    changing = waiting.changing()
     held_by = None if held is None else _held_by(held, places.quality)
     data = {
         "pipeline": pipeline.pipeline,
@@ -103,10 +106,10 @@ def status_of(pipeline: Pipeline) -> Answer:
         "seen": _text(last.seen) if last else None,
         "emitted": _text(last.emitted) if last else None,
         "source_version": last.to_version if last else None,
-        "versions_waiting": following.waiting,
-        "versions_changing": [{"version": version.version, "operation": version.operation} for version in following.changing],
-        "next_run_error": None if following.error is None else as_written(str(following.error)),
-        "next_run_exit_code": None if following.error is None else following.error.exit_code,
+        "versions_waiting": waiting.n,
+        "versions_changing": [{"version": version.version, "operation": version.operation} for version in changing],
+        "next_run_error": None if error is None else as_written(str(error)),
+        "next_run_exit_code": None if error is None else error.exit_code,
         "compute": last.outcome.compute if last else None,
         "open_batch": held.number if held else None,
         "held_by": held_by,
@@ -129,8 +132,11 @@ def status_of(pipeline: Pipeline) -> Answer:
         "versions_waiting": "versions waiting",
         "next_run_error": "next run",
     }
-    computed_by = engine.describe(last.outcome.compute) if last else None
-    shown = data | {"compute": computed_by, "versions_waiting": following.describe_waiting(), "next_run_error": following.describe_error()}
+    shown = data | {"compute": engine.describe(last.outcome.compute) if last else None}
+    if changing:
+        shown["versions_waiting"] = f"{waiting.n:,}, of which {_describe(changing)}"
+    if error is not None:
+        shown["next_run_error"] = f"would end with exit code {error.exit_code}: {data['next_run_error']}"
     shown["commits_to_make"] = (
         f"{len(lacking)}, of batch {ledger.count - 1}: {', '.join(lacking)}; the next run makes them" if lacking else None
     )
@@ -178,7 +184,6 @@ def _outstanding(pipeline: Pipeline, ledger: Ledger) -> list[str]:
 
 
 def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
-    """List the ``last`` batches, newest last; with ``timings`` the text shows the seconds of each step."""
     from windowmill.jobs.report.cost import figures_of  # with the report come its templates
 
     batches = Ledger.open(pipeline).recent(last)
@@ -206,10 +211,8 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
 
 
 def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
-    table = titled(f"batches of {pipeline.pipeline}", ())
-    table.padding = 0  # fits into 80 columns
-    for name in ("#", "action", "verdict", "read", "late", "quarantined", "published", "tasks", "results through"):
-        table.add_column(name, justify="left" if name in ("action", "verdict", "results through") else "right", no_wrap=True)
+    names = ("#", "action", "verdict", "read", "late", "quarantined", "published", "tasks", "results through")
+    table = titled(f"batches of {pipeline.pipeline}", names, ("action", "verdict", "results through"), narrow=True)
     for row in data:
         counts = [f"{row[name]:,}" for name in ("rows_read", "rows_late", "rows_quarantined", "rows_published")]
         verdict = row["verdict"] if row["status"] == "committed" else row["status"]
@@ -234,11 +237,15 @@ def facts_table() -> Table:
     return table
 
 
-def titled(title: str, columns: Sequence[str]) -> Table:
-    """Make a table in the style of all commands; ``columns`` are right-aligned."""
-    table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+def titled(title: str, columns: Sequence[str], left: Sequence[str] = (), *, narrow: bool = False) -> Table:
+    """Make a table in the style of all commands, with ``columns`` that are right-aligned but for those on the ``left``.
+
+    A ``narrow`` one, which fits into 80 characters, has no room between its columns, and wraps none.
+    """
+    padding = (0, 0) if narrow else (0, 1, 0, 0)
+    table = Table(title=title or None, title_justify="left", title_style="bold", box=SIMPLE_HEAD, pad_edge=False, padding=padding)
     for name in columns:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="left" if name in left else "right", no_wrap=narrow)
     return table
 
 
@@ -251,15 +258,12 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
         numbers = newest_batches(path, last, options)
         rows = read(path, first_batch=numbers[0], storage_options=options) if numbers else []
     data = [{name: _text(value) if isinstance(value, datetime) else value for name, value in row.items()} for row in rows]
-    table = titled(f"validation of {pipeline.pipeline}", ())
-    table.padding = 0  # leaves room for the names of rules
-    for name in ("#", "outcome", "severity", "unexpected", "rule"):
-        table.add_column(name, justify="right" if name in ("#", "unexpected") else "left", no_wrap=name != "rule", overflow="fold")
+    table = titled(f"validation of {pipeline.pipeline}", ("#", "outcome", "severity", "unexpected"), ("outcome", "severity"), narrow=True)
+    table.add_column("rule", overflow="fold")
     colours = {"passed": "green", "failed": "red", "broken": "magenta"}
     for row in rows:
-        rule = f"{row['type'].removeprefix('expect_')} ({row['column'] or ''})" + (
-            "" if row["outcome"] == "passed" else f": {row['message']}"
-        )
+        rule = f"{row['type'].removeprefix('expect_')} ({row['column'] or ''})"
+        rule += "" if row["outcome"] == "passed" else f": {row['message']}"
         outcome = Text(row["outcome"], style=colours.get(row["outcome"], "default"))
         table.add_row(str(row["batch"]), outcome, row["severity"], "" if row["unexpected"] is None else f"{row['unexpected']:,}", rule)
         for example, values in zip_longest(row["examples"][:_MAX_NAMED], (row["values"] or [])[: len(row["examples"])][:_MAX_NAMED]):
@@ -268,29 +272,8 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
     return Answer(data, table)
 
 
-def _summary(done: CommittedBatch, *, instants: bool) -> dict[str, Any]:
-    outcome, counts = done.outcome, done.outcome.published_counts
-    first, last = counts.window_ends or (None, None)
-    return {
-        "batch": done.plan.batch,
-        "action": done.plan.action,
-        "verdict": outcome.verdict,
-        **counts.shown(),
-        "windows": counts.rows_of_windows(),
-        "window_end_min": bound(first, instants),
-        "window_end_max": bound(last, instants),
-        "compute": outcome.compute,
-        "seconds": round(sum(outcome.timings.values()), 3),
-        "timings": outcome.timings,
-    }
-
-
 def bound(t: int | None, instants: bool) -> str | int | None:
-    """Convert a point of the axis for output: ISO 8601 text if the axis is time (``t`` in microseconds since 1970), else ``t``.
-
-    >>> bound(1_500_000, True), bound(7, False)
-    ('1970-01-01T00:00:01.500000Z', 7)
-    """
+    """Convert a point of the axis for output: ISO 8601 text if the axis is time (``t`` in microseconds since 1970), else ``t``."""
     return _text(from_us(t)) if instants and t is not None else t
 
 
@@ -298,58 +281,26 @@ def _text(value: Any) -> Any:
     return value.strftime("%Y-%m-%dT%H:%M:%S.%f").removesuffix(".000000") + "Z" if isinstance(value, datetime) else value
 
 
-@dataclass(frozen=True, slots=True)
-class NextRun:
-    """What a run that began now would find.
-
-    Attributes
-    ----------
-    waiting
-        Number of the source's versions that no batch has read; null if it is not known.
-    changing
-        Those of them that update or remove rows.
-    error
-        Why the run would end without a batch; null if nothing is known to stop it.
-    """
-
-    waiting: int | None = None
-    changing: tuple[LoggedVersion, ...] = ()
-    error: WindowmillError | None = None
-
-    @classmethod
-    def of(cls, pipeline: Pipeline, ledger: Ledger) -> NextRun:
-        """Look at the pipeline's spec, source and tables as a run does before it makes its plan."""
-        error: WindowmillError | None = None
-        try:
-            runnable = runnable_of(pipeline)
-            if ledger.held_batch:
-                planning.check_tables(runnable, ledger, planning.NOTHING_ACCEPTED)
-            else:
-                takes = partial(_check_local, runnable, ledger.count)
-                planning.next_run(runnable, ledger, interval_end=datetime.now(UTC), on_reading=takes)
-        except TableUnlocatedError:
-            pass  # the run asks Spark's catalog where the tables lie
-        except WindowmillError as err:
-            error = err
-        waiting = Waiting.of(pipeline, ledger)
-        return cls(waiting.n, waiting.changing(), error)
-
-    def describe_waiting(self) -> str | None:
-        """The versions that wait, for people."""
-        if self.waiting is None or not self.changing:
-            return None if self.waiting is None else f"{self.waiting:,}"
-        return f"{self.waiting:,}, of which {_describe(self.changing)}"
-
-    def describe_error(self) -> str | None:
-        """What the run would end with, for people."""
-        return None if self.error is None else f"would end with exit code {self.error.exit_code}: {as_written(str(self.error))}"
+def _error_of_next_run(pipeline: Pipeline, ledger: Ledger) -> WindowmillError | None:
+    """Why a run that began now would end without a batch; null if nothing is known to stop it."""
+    try:
+        runnable = runnable_of(pipeline)
+        if ledger.held_batch:
+            planning.check_tables(runnable, ledger, planning.NOTHING_ACCEPTED)
+        else:
+            takes = partial(_check_local, runnable, ledger.count)
+            planning.next_run(runnable, ledger, interval_end=datetime.now(UTC), on_reading=takes)
+    except TableUnlocatedError:
+        return None  # the run asks Spark's catalog where the tables lie
+    except WindowmillError as err:
+        return err
+    return None
 
 
 def _check_local(runnable: Runnable, batch: int, source: SourceTable, reading: Reading) -> None:  # noqa: ARG001 - planning gives both
     """Refuse new files that are too many, or too large, where ``compute`` is ``local``."""
     if compute_of(runnable.pipeline) != "local":
         return
-
     try:
         limits.check_files(reading.files, None)
     except limits.TooLargeError as err:

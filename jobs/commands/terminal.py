@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -74,14 +75,11 @@ def show(answer: Answer, as_json: bool) -> None:
         print(json.dumps(answer.data))
         return
     for part in answer.text.renderables if isinstance(answer.text, Group) else (answer.text,):
-        console.print(Text(_in_lines_that_fit(part)) if isinstance(part, str) else part)
-
-
-def _in_lines_that_fit(text: str) -> str:
-    """``text`` for a terminal, or as ``COLUMNS`` says; a pipe without it, as to ``grep``, gets whole lines."""
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        return text
-    return "\n".join(in_lines(line, console.width) for line in text.splitlines())
+        # A pipe, as to `grep`, gets whole lines unless COLUMNS says how many characters fit.
+        if isinstance(part, str) and (console.is_terminal or "COLUMNS" in os.environ):
+            console.print(Text("\n".join(in_lines(line, console.width) for line in part.splitlines())))
+        else:
+            console.print(Text(part) if isinstance(part, str) else part)
 
 
 def report(text: str) -> None:
@@ -104,15 +102,21 @@ def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] |
     return read.pipeline
 
 
+def import_from_here() -> None:
+    """Have a user's own functions looked for where the command runs, last, so that they hide nothing."""
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))
+
+
 def instant_of(option: str, text: str, pipeline: Pipeline) -> int:
     """The instant on the axis that ``option`` gives as ``text``; raises ``SpecError`` for another text."""
     try:
         return int(text) if pipeline.time.integer_axis else to_us(datetime.fromisoformat(text))
     except ValueError as err:
-        wanted = (
-            "an integer (time.unit is given)" if pipeline.time.integer_axis else "an instant such as 2013-01-01 or 2013-01-01T06:00:00Z"
-        )
-        raise SpecError(f"{option}: got {text!r}; expected {wanted}") from err
+        instant = "an instant such as 2013-01-01 or 2013-01-01T06:00:00Z"
+        raise SpecError(
+            f"{option}: got {text!r}; expected {'an integer (time.unit is given)' if pipeline.time.integer_axis else instant}"
+        ) from err
 
 
 def range_of(begin: str | None, end: str | None, pipeline: Pipeline, what: str) -> tuple[int | None, int | None]:
@@ -124,13 +128,33 @@ def range_of(begin: str | None, end: str | None, pipeline: Pipeline, what: str) 
 
 
 def in_bytes(size: float) -> str:
-    """A number of bytes in three digits.
-
-    >>> in_bytes(812), in_bytes(2_345_678)
-    ('812 bytes', '2.35 MB')
-    """
+    """A number of bytes in three digits: ``2.35 MB``."""
     unit, factor = next(((unit, factor) for unit, factor in (("GB", 10**9), ("MB", 10**6), ("KB", 10**3)) if size >= factor), ("bytes", 1))
     return f"{size / factor:.3g} {unit}"
+
+
+def counted(n: int, noun: str) -> str:
+    """A number of things: ``1 key``, ``2,000 keys``."""
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"
+
+
+def total(numbers: Sequence[int | None]) -> int | None:
+    """The sum of ``numbers``; null if one of them is not known."""
+    return None if None in numbers else sum(number or 0 for number in numbers)
+
+
+def named_values(given: Sequence[str]) -> list[tuple[str, str | None]]:
+    """The name and the value of each ``NAME=VALUE``; ``NAME`` alone means null."""
+    return [(name, value if equals else None) for name, equals, value in (text.partition("=") for text in given)]
+
+
+def write_file(path: Path, text: str, option: str = "") -> None:
+    """Write the file that a user has named, by ``option``; raises ``SpecError`` if that cannot be."""
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as err:
+        what = f"{option}{path}: cannot be written ({err.strerror}); name a file in a folder that exists and may be written"
+        raise SpecError(what) from err
 
 
 def duration_of(option: str, text: str) -> Duration:

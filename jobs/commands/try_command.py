@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import typer
 
-from windowmill.jobs.commands.terminal import Spec, as_written, load_pipeline
+from windowmill.jobs.commands.terminal import Spec, as_written, import_from_here, load_pipeline
 from windowmill.jobs.commands.try_engine import KernelEngine, Results, TryBatch, TryEngine
 from windowmill.jobs.conditions.truths import evaluate
 from windowmill.jobs.json_lines import JsonRows, RefusedRow, read_rows, refused_lines, result_lines
@@ -33,7 +33,7 @@ class ReferenceEngine:
     """The oracle: keeps every row and recomputes every window."""
 
     def __init__(self, pipeline: Pipeline, latest: float) -> None:
-        self._reference, self._pipeline, self._latest = reference, pipeline, latest
+        self._pipeline, self._latest = pipeline, latest
         self._records: list[reference.Record] = []
         self._commits: list[int] = []
 
@@ -47,15 +47,11 @@ class ReferenceEngine:
         true = {text: mask.to_pylist() for text, mask in batch.conditions.items()}
         for index, row in enumerate(zip(*cells, strict=True)):
             held = frozenset(text for text, mask in true.items() if mask[index])
-            self._records.append(self._reference.Record(dict(zip(batch.rows.column_names, row, strict=True)), held))
+            self._records.append(reference.Record(dict(zip(batch.rows.column_names, row, strict=True)), held))
 
     def finish(self, *, final: bool) -> Results:
-        outcome = self._reference.evaluate(self._pipeline, self._records, commits=self._commits, final=final, latest=self._latest)
+        outcome = reference.evaluate(self._pipeline, self._records, commits=self._commits, final=final, latest=self._latest)
         return Results(outcome.rows, outcome.quarantined)
-
-
-def _kernel_engine(pipeline: Pipeline, latest: float) -> TryEngine:
-    return KernelEngine(pipeline, latest)
 
 
 def _spark_engine(pipeline: Pipeline, latest: float) -> TryEngine:
@@ -66,7 +62,7 @@ def _spark_engine(pipeline: Pipeline, latest: float) -> TryEngine:
 
 #: Engines by the name that ``--engine`` takes; each is built with the pipeline and the latest event time that is accepted.
 ENGINES: dict[str, Callable[[Pipeline, float], TryEngine]] = {
-    "kernel": _kernel_engine,
+    "kernel": KernelEngine,
     "reference": ReferenceEngine,
     "spark": _spark_engine,
 }
@@ -77,15 +73,7 @@ DEFAULT_ENGINE = "kernel"
 
 @dataclass(frozen=True, slots=True)
 class TryOutcome:
-    """What a pipeline makes of an input.
-
-    Attributes
-    ----------
-    rows
-        As :class:`Results` has them.
-    refused
-        Quarantined rows, in the order of the input.
-    """
+    """What a pipeline makes of an input: rows as :class:`Results` has them, and those in quarantine, in the order of the input."""
 
     rows: Sequence[Mapping[str, Any]]
     refused: Sequence[RefusedRow]
@@ -100,27 +88,10 @@ def attempt(
     now: float | None = None,
     commit_rows: int = 1,
 ) -> TryOutcome:
-    """Run ``pipeline`` over JSON lines.
+    """Run ``pipeline`` over JSON lines, the ``data``, of which ``commit_rows`` are a commit.
 
-    Parameters
-    ----------
-    data
-        The lines.
-    batch_rows
-        Rows per batch, or more where its last commit has more; the whole input in one batch unless given.
-    final
-        Whether the watermark goes to infinity at the end of the input.
-    now
-        Seconds since 1970 that ``max_future_skew`` counts from; the present unless given.
-    commit_rows
-        Lines per commit.
-
-    Raises
-    ------
-    WindowmillError
-        Whatever stops the run.
-    UnicodeDecodeError
-        If ``data`` is not UTF-8.
+    Batches have ``batch_rows`` rows, or more where their last commit has more; by default the whole input is one. ``final`` is whether the
+    watermark goes to infinity at its end. ``max_future_skew`` counts from ``now``, seconds since 1970; by default from the present.
     """
     if engine not in ENGINES:
         raise UnsupportedError(f"--engine {engine}: not available here; use {' or '.join(sorted(ENGINES))}")
@@ -143,13 +114,10 @@ def attempt(
         run.feed(TryBatch(rows.table.slice(start, length), conditions, commits[start:stop]))
     results = run.finish(final=final)
     late = [RefusedRow(rows.lines[position], reason, None, rows.raw[position]) for position, reason in results.quarantined]
-    shown = results.rows if pipeline.emit == "final" else _without_retractions(results.rows)
+    shown = results.rows
+    if pipeline.emit != "final":  # each version of a window, and no row that retracts one, as a sink has it
+        shown = [{name: value for name, value in row.items() if name != RETRACTED} for row in shown if not row[RETRACTED]]
     return TryOutcome(shown, sorted([*rows.refused, *late], key=lambda row: row.line))
-
-
-def _without_retractions(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The rows that are shown: each version of a window, and no row that retracts one, as a sink has it."""
-    return [{name: value for name, value in row.items() if name != RETRACTED} for row in rows if not row[RETRACTED]]
 
 
 def _batches(commits: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
@@ -175,20 +143,10 @@ def run_try(
 ) -> int:
     """:func:`attempt` on the lines of a file (``-``: standard input): result rows on ``stdout``, then quarantined rows on ``stderr``.
 
-    Returns
-    -------
-    int
-        0, the exit code.
-
-    Raises
-    ------
-    WindowmillError
-        Whatever stops the run; its ``exit_code`` is what the command ends with.
+    Returns the exit code 0; an error's ``exit_code`` is what the command ends with.
     """
     pipeline = load_pipeline(spec_path, opens_tables=False)
-    # A user's own functions are looked for where the command runs, last, so that they hide nothing.
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
+    import_from_here()
     try:
         data = sys.stdin.buffer.read() if str(input_path) == "-" else Path(input_path).read_bytes()
     except OSError as err:
@@ -225,7 +183,9 @@ def _judged(rows: JsonRows, pipeline: Pipeline) -> tuple[JsonRows, dict[str, pa.
     conditions = pipeline.conditions()
     if not rows.table.num_rows or not (wanted or conditions):
         return rows, {condition: pa.array([], pa.bool_()) for condition in conditions}
-    found = evaluate(tuple(dict.fromkeys([*([wanted] if wanted else []), *conditions])), _with_instants(rows.table))
+    # Times of JSON are instants in UTC.
+    fields = [field.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(field.type) else field for field in rows.table.schema]
+    found = evaluate(tuple(dict.fromkeys([*([wanted] if wanted else []), *conditions])), rows.table.cast(pa.schema(fields)))
     read = np.ones(rows.table.num_rows, np.bool_)
     if wanted:
         read = _mask(found[wanted].holds) | _mask(found[wanted].failed)
@@ -242,12 +202,6 @@ def _judged(rows: JsonRows, pipeline: Pipeline) -> tuple[JsonRows, dict[str, pa.
         chosen = pa.array(kept)
         rows, masks = rows.where(chosen), {condition: mask.filter(chosen) for condition, mask in masks.items()}
     return replace(rows, refused=[*rows.refused, *refused]), masks
-
-
-def _with_instants(rows: pa.Table) -> pa.Table:
-    """``rows`` with times as instants in UTC, which those of JSON are."""
-    schema = [field.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(field.type) else field for field in rows.schema]
-    return rows.cast(pa.schema(schema))
 
 
 def _mask(truth: pa.BooleanArray) -> np.ndarray:

@@ -53,22 +53,13 @@ class MemoryWriter(RowWriter):
 
 @dataclass(frozen=True)
 class MemoryBatch:
-    """The output of a batch.
+    """The output of a batch."""
 
-    Attributes
-    ----------
-    results
-        Result rows, in tables of one window of the spec each; with ``RETRACTED`` where late rows bring revisions.
-    state
-        Rows for the state.
-    judged
-        The new rows, each with the reason if it is refused; null if the batch has none.
-    counts
-        Its rows.
-    """
-
+    #: Result rows, in tables of one window of the spec each; with ``RETRACTED`` where late rows bring revisions.
     results: list[pa.Table]
+    #: Rows for the state.
     state: list[pa.Table]
+    #: The new rows, each with the reason if it is refused; null if the batch has none.
     judged: NewRows | None
     counts: Counts
 
@@ -99,16 +90,9 @@ class MemoryRun:
         self.state = MemoryState()
 
     def advance(self, new: NewRows | None, *, last: bool = False, ended: bool = False) -> MemoryBatch:
-        """Compute a batch of ``new`` rows.
+        """Compute a batch of ``new`` rows with their numbers, all of file 0; null for none.
 
-        Parameters
-        ----------
-        new
-            Rows with their numbers, all of file 0; null for none.
-        last
-            Whether no batch follows.
-        ended
-            Whether the input ends with this batch, so that all windows are complete; then it is the last.
+        ``last`` is whether no batch follows, ``ended`` whether the input ends with it, so that all windows are complete.
         """
         asserted = self._pipeline.time.watermark == "data_interval_end"
         batch = Input(
@@ -132,36 +116,23 @@ class MemoryRun:
 
 @dataclass(frozen=True, slots=True)
 class TryBatch:
-    """Neighbouring rows of an input.
+    """Neighbouring rows of an input."""
 
-    Attributes
-    ----------
-    rows
-        Typed columns; instants as timestamps without zone (UTC), integer axes as int64.
-    conditions
-        For each condition of the spec whether it is true of each row.
-    commits
-        Number of each row's commit, ascending, also from batch to batch; int64, shape (n_rows,). No commit is split between batches.
-    """
-
+    #: Typed columns; instants as timestamps without zone (UTC), integer axes as int64.
     rows: pa.Table
+    #: For each condition of the spec whether it is true of each row.
     conditions: Mapping[str, pa.BooleanArray]
+    #: Number of each row's commit, ascending, also from batch to batch; int64, shape (n_rows,). No commit is split between batches.
     commits: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """What an engine makes of its input.
+    """What an engine makes of its input."""
 
-    Attributes
-    ----------
-    rows
-        Result rows in (key, window, window_end, trigger, revision, window_start) order, nulls first; instants in microseconds.
-    quarantined
-        (position of the row in all that was fed, reason).
-    """
-
+    #: Result rows in (key, window, window_end, trigger, revision, window_start) order, nulls first; instants in microseconds.
     rows: Sequence[Mapping[str, Any]]
+    #: (position of the row in all that was fed, reason).
     quarantined: Sequence[tuple[int, str]]
 
 

@@ -9,7 +9,7 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -120,29 +120,16 @@ rows are equal. That holds however the orders are cut into batches, and after an
 
 @dataclass(frozen=True)
 class TutorialStep:
-    """A step that has been carried out.
-
-    Attributes
-    ----------
-    title, says
-        What it is about, and what the reader can see in it, in paragraphs.
-    command
-        What the reader would have typed, if anything.
-    numbers
-        Counts of the batch.
-    rows
-        The rows to show, by the title of their table.
-    """
+    """A step that has been carried out: what it is about, and what the reader can see in it, in paragraphs."""
 
     title: str
     says: str
+    #: What the reader would have typed, if anything.
     command: str | None = None
+    #: Counts of the batch.
     numbers: dict[str, int | str] = field(default_factory=dict)
+    #: The rows to show, by the title of their table.
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-
-    def as_data(self) -> dict[str, Any]:
-        """The step as JSON values."""
-        return {"title": self.title, "says": self._paragraphs(), "command": self.command, "numbers": self.numbers, "rows": self.rows}
 
     def as_text(self, number: int) -> RenderableType:
         """The step for a terminal."""
@@ -152,21 +139,15 @@ class TutorialStep:
             parts.append(_lines(", ".join(f"{name.replace('_', ' ')} {value}" for name, value in self.numbers.items()), style="dim"))
         for title, rows in self.rows.items():
             parts.append(Padding(_table(title, rows), (0, 0, 0, 3)))
-        parts += [_lines(paragraph) for paragraph in self._paragraphs()]
+        parts += [_lines(paragraph) for paragraph in self.paragraphs()]
         return Group(*parts)
 
-    def _paragraphs(self) -> list[str]:
+    def paragraphs(self) -> list[str]:
         return [" ".join(paragraph.split()) for paragraph in self.says.strip().split("\n\n")]
 
 
 def run_tutorial(folder: Path | None, show: Callable[[RenderableType], None]) -> dict[str, Any]:
-    """Carry out all steps in ``folder``, or in a new temporary one, and ``show`` each as soon as it is done; returns them as JSON values.
-
-    Raises
-    ------
-    SpecError
-        If ``folder`` holds something already.
-    """
+    """Carry out all steps in ``folder``, or a new temporary one, and ``show`` each as soon as it is done; returns them as JSON values."""
     place = Path(tempfile.mkdtemp(prefix="windowmill-tutorial-")) if folder is None else _empty(folder)
     spec = place / "pipeline.yaml"
     spec.write_text(_SPEC.format(folder=place), encoding="utf-8")
@@ -175,7 +156,9 @@ def run_tutorial(folder: Path | None, show: Callable[[RenderableType], None]) ->
     show(Text(textwrap.indent(spec.read_text(encoding="utf-8"), "   ").rstrip(), style="cyan"))
     with _without_spark():
         steps = []
-        for step in _steps(load_pipeline(spec), spec):
+        pipeline = load_pipeline(spec)
+        for carry_out in (_first_windows, _late_rows, _held_batch, _released, _recomputed):
+            step = carry_out(pipeline, spec)
             steps.append(step)
             show(step.as_text(len(steps)))
     following = [
@@ -189,7 +172,12 @@ def run_tutorial(folder: Path | None, show: Callable[[RenderableType], None]) ->
     ]
     show(Text("\nWhat next", style="bold"))
     show(Group(*(_lines(line, then="      ") for line in following)))
-    return {"folder": str(place), "spec": str(spec), "steps": [step.as_data() for step in steps], "next": following}
+    return {
+        "folder": str(place),
+        "spec": str(spec),
+        "steps": [asdict(step) | {"says": step.paragraphs()} for step in steps],
+        "next": following,
+    }
 
 
 def _lines(text: str, *, then: str = "   ", style: str = "") -> Text:
@@ -216,14 +204,6 @@ def _without_spark() -> Iterator[None]:
             del os.environ[COMPUTE.name]
         else:
             os.environ[COMPUTE.name] = before
-
-
-def _steps(pipeline: Pipeline, spec: Path) -> Iterator[TutorialStep]:
-    yield _first_windows(pipeline, spec)
-    yield _late_rows(pipeline, spec)
-    yield _held_batch(pipeline, spec)
-    yield _released(pipeline, spec)
-    yield _recomputed(pipeline)
 
 
 def _first_windows(pipeline: Pipeline, spec: Path) -> TutorialStep:
@@ -255,7 +235,7 @@ def _released(pipeline: Pipeline, spec: Path) -> TutorialStep:
     return TutorialStep("The batch is released", _RELEASED, f"windowmill release {spec}", _numbers(batch), rows)
 
 
-def _recomputed(pipeline: Pipeline) -> TutorialStep:
+def _recomputed(pipeline: Pipeline, _spec: Path) -> TutorialStep:
     # Deliveries are commits of as many lines as the longest has; empty lines fill up the others.
     longest = max(map(len, _DELIVERIES))
     orders = [[json.dumps(_order(*row), default=str) for row in rows] for rows in _DELIVERIES]
@@ -303,17 +283,12 @@ def _published(pipeline: Pipeline, batch: CommittedBatch) -> list[dict[str, Any]
 def _sink_rows(pipeline: Pipeline, where: str = "") -> list[dict[str, Any]]:
     names = ", ".join(f'"{name}"' for name in _COLUMNS)
     assert pipeline.sink is not None
-    rows = query(table_at(pipeline.sink.place), f'SELECT {names} FROM t {where} ORDER BY window_end, "window", shop').to_pylist()
-    return list(rows)
+    return list(query(table_at(pipeline.sink.place), f'SELECT {names} FROM t {where} ORDER BY window_end, "window", shop').to_pylist())
 
 
 def _quarantined(pipeline: Pipeline) -> list[dict[str, Any]]:
     rows = query(table_at(Places.of(pipeline).quarantine), "SELECT * FROM t").to_pylist()
-    orders = [json.loads(row["row"]) for row in rows]
-    return [
-        {"order_id": order["order_id"], "reason": row["reason"], "watermark": _time(row["watermark"])}
-        for order, row in zip(orders, rows, strict=True)
-    ]
+    return [{"order_id": json.loads(row["row"])["order_id"], "reason": row["reason"], "watermark": _time(row["watermark"])} for row in rows]
 
 
 def _time(at: datetime) -> str:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from windowmill.jobs.commands.terminal import Answer, AsJson, show
+from windowmill.jobs.commands.terminal import Answer, AsJson, counted, show, write_file
 from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.spec_checks import alert_problems, problems_of
 from windowmill.windowing.errors import SourceError, SpecError, WindowmillError
@@ -66,10 +66,7 @@ def _checked(read: ReadSpec, spec: Path, *, source: bool) -> Checked:
         raise SpecError("\n".join(read.problem(where, text) for where, text in problems))
     missing = [name for name in ("source", "sink") if getattr(pipeline, name) is None]
     note = f"; without {' and '.join(missing)} it serves `windowmill try` only" if missing else ""
-    counts = ", ".join(
-        f"{len(found)} {what}{'s' * (len(found) != 1)}"
-        for found, what in ((pipeline.windows, "window"), (pipeline.aggregates, "aggregate"))
-    )
+    counts = f"{counted(len(pipeline.windows), 'window')}, {counted(len(pipeline.aggregates), 'aggregate')}"
     shown = partial(as_written, filled=read.hidden)
     name = shown(pipeline.pipeline)
     names = {"windows": [shown(window.name) for window in pipeline.windows], "aggregates": [shown(each) for each in pipeline.aggregates]}
@@ -94,8 +91,8 @@ def validate(
     wrong = [each.error for each in found if each.error is not None]
     if len(files) > 1 or specs[0].is_dir():
         every = [{"spec": str(spec), **each.data} for spec, each in zip(files, found, strict=True)]
-        counted = f"{len(files)} spec{'s' if len(files) != 1 else ''}: {f'{len(wrong)} not valid' if wrong else 'all valid'}"
-        show(Answer({"specs": every}, Text("\n".join([*(line for each in found for line in each.lines), counted]))), as_json)
+        result = f"{counted(len(files), 'spec')}: {f'{len(wrong)} not valid' if wrong else 'all valid'}"
+        show(Answer({"specs": every}, Text("\n".join([*(line for each in found for line in each.lines), result]))), as_json)
     elif not wrong:
         show(Answer(found[0].data, Text("\n".join(found[0].lines))), as_json)
     if wrong:
@@ -113,9 +110,6 @@ def schema(
     if out is None:
         print(json.dumps(described, indent=None if as_json else 2))
         return
-    try:
-        out.write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
-    except OSError as err:
-        raise SpecError(f"{out}: cannot be written ({err.strerror}); name a file in a folder that exists and may be written") from err
+    write_file(out, json.dumps(described, indent=2) + "\n")
     text = f"{out}: the JSON schema of a spec; begin a spec with the line\n# yaml-language-server: $schema={out}"
     show(Answer({"schema": str(out)}, Text(text)), as_json)

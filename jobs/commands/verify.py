@@ -13,10 +13,9 @@ from rich.console import Group
 from rich.text import Text
 
 from windowmill.jobs.batch.progress import missed_windows
-from windowmill.jobs.commands.summaries import new_progress
+from windowmill.jobs.commands.summaries import bound, new_progress
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, range_of, show
 from windowmill.jobs.verify.check import Verification, verify
-from windowmill.windowing.axis import from_us
 
 if TYPE_CHECKING:
     from windowmill.jobs.batch.progress import Progress
@@ -91,8 +90,8 @@ def _row(row: ComparedRow, pipeline: Pipeline) -> dict[str, Any]:
     return {
         "key": {name: _plain(value) for name, value in zip(pipeline.keys, published.key, strict=True)},
         "window": published.window,
-        "window_start": _instant(published.start, pipeline),
-        "window_end": _instant(published.end, pipeline),
+        "window_start": bound(published.start, not pipeline.time.integer_axis),
+        "window_end": bound(published.end, not pipeline.time.integer_axis),
         "trigger": published.trigger,
         "revision": published.revision,
         "batch": published.batch,
@@ -101,10 +100,6 @@ def _row(row: ComparedRow, pipeline: Pipeline) -> dict[str, Any]:
         ],
         "sql": row.sql,
     }
-
-
-def _instant(point: int | None, pipeline: Pipeline) -> str | int | None:
-    return point if point is None or pipeline.time.integer_axis else from_us(point).isoformat().replace("+00:00", "Z")
 
 
 def _plain(value: Any) -> Any:

@@ -59,14 +59,8 @@ def cost_bars(shown: Sequence[Batch]) -> dict[str, dict[str, Any] | None]:
         "tasks": {"s1": ("Spark tasks", [tasks_of(batch) for batch in shown])},
         "bytes": {"s2": ("bytes written", [bytes_of(batch) or 0 for batch in shown])},
     }
-    figures |= {
-        name: {"s3": (words, [batch.outcome.used.get(name, 0) for batch in shown])}
-        for name, words in (
-            ("processor_seconds", "processor seconds"),
-            ("bytes_read", "bytes of source files read"),
-            ("state_bytes", "bytes of state"),
-        )
-    }
+    used = {"processor_seconds": "processor seconds", "bytes_read": "bytes of source files read", "state_bytes": "bytes of state"}
+    figures |= {name: {"s3": (words, [batch.outcome.used.get(name, 0) for batch in shown])} for name, words in used.items()}
     return {name: bars_of(labels, stacks) for name, stacks in figures.items()}
 
 
@@ -99,33 +93,22 @@ def trend_of(shown: Sequence[Batch]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """What a pipeline costs a month, if each run finds new rows as the latest did.
+    """What a pipeline costs a month, if each run finds new rows as the latest did."""
 
-    Attributes
-    ----------
-    runs
-        Number of runs a month.
-    basis
-        Where that number comes from.
-    seconds, processor_seconds
-        Of all these runs together; processor time is null if none of the latest batches recorded it.
-    price
-        Cost of ``seconds`` at the price of an hour; null without a price.
-    """
-
+    #: Number of runs a month, and where it comes from.
     runs: float
     basis: str
+    #: Of all these runs together; processor time is null if none of the latest batches recorded it.
     seconds: float
     processor_seconds: float | None
+    #: Cost of ``seconds`` at the price of an hour; null without a price.
     price: float | None
 
     @classmethod
     def of(cls, pipeline: Pipeline, shown: Sequence[Batch], price_per_hour: float | None = None) -> Month | None:
-        """The month by the latest runs of ``shown``; null if there are none, or it is not known how often they run.
-
-        A pipeline's first batch has read the history that was there, which no later run does again.
-        """
+        """The month by the latest runs of ``shown``; null if there are none, or it is not known how often they run."""
         runs = _runs(shown)
+        # A pipeline's first batch has read the history that was there, which no later run does again.
         rate, later = _rate(pipeline, runs), runs[1:] if runs and not runs[0].number else runs
         if rate is None or not later:
             return None
@@ -162,11 +145,7 @@ def _rate(pipeline: Pipeline, runs: Sequence[Batch]) -> tuple[float, str] | None
 
 
 def runs_a_month(schedule: str) -> float | None:
-    """Number of instants of a cron expression in a month, a twelfth of a year; null if it is none.
-
-    >>> runs_a_month("*/30 * * * *"), runs_a_month("@monthly"), runs_a_month("@once")
-    (1460.0, 1.0, None)
-    """
+    """Number of instants of a cron expression in a month, a twelfth of a year; null if it is none."""
     if not croniter.is_valid(schedule):
         return None
     [minutes, hours, *days], _ = croniter.expand(schedule)

@@ -6,56 +6,30 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, zip_longest
-from typing import Any
+from typing import Any, NamedTuple
 
 from deltalake import DeltaTable
 from deltalake.schema import PrimitiveType
 
 from windowmill.expectations.suites import rules
-from windowmill.jobs.report.queries import (
-    KEYS_COUNTED,
-    Figure,
-    Key,
-    KeyFigures,
-    Lines,
-    Point,
-    ResultRows,
-    joined,
-    key_text,
-    literal,
-    query,
-    text_of,
-)
+from windowmill.jobs.report import queries
+from windowmill.jobs.report.queries import Key, KeyFigures, Lines, Point, ResultRows, joined, key_text, literal, text_of
 from windowmill.jobs.report.short_texts import short
-from windowmill.windowing.axis import DAY_US, Duration
+from windowmill.windowing.axis import DAY_US
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True, slots=True)
 class ChartSelection:
-    """Aggregates and keys to draw.
-
-    Attributes
-    ----------
-    aggregates
-        Their names, in the order of the charts; empty for those that the report chooses.
-    keys
-        By key column the values wanted, as text; null for null. Empty for those that the report chooses.
-    """
+    """Aggregates to draw, in the order of the charts, and by key column the values wanted, as text; empty for what the report chooses."""
 
     aggregates: tuple[str, ...] = ()
     keys: Mapping[str, tuple[str | None, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, pipeline: Pipeline, aggregates: Sequence[str], keys: Sequence[str]) -> ChartSelection:
-        """The choice by options of a command: names of aggregates, and ``NAME=VALUE`` or ``NAME`` of key columns.
-
-        Raises
-        ------
-        SpecError
-            If the pipeline has no aggregate or key column of that name.
-        """
+        """The choice by options of a command: names of aggregates, and ``NAME=VALUE`` or ``NAME`` of key columns."""
         for name in aggregates:
             if name not in pipeline.aggregates:
                 raise SpecError(f"report --aggregate: got {name!r}; expected one of {', '.join(pipeline.aggregates)}")
@@ -63,27 +37,21 @@ class ChartSelection:
         for given in keys:
             name, equals, value = given.partition("=")
             if name not in pipeline.keys:
-                expected = (
-                    f"NAME=VALUE with a key column: {', '.join(pipeline.keys)}" if pipeline.keys else "none: the pipeline has no keys"
-                )
-                raise SpecError(f"report --key: got {given!r}; expected {expected}")
+                columns = f"NAME=VALUE with a key column: {', '.join(pipeline.keys)}"
+                raise SpecError(f"report --key: got {given!r}; expected {columns if pipeline.keys else 'none: the pipeline has no keys'}")
             chosen[name] = (*chosen.get(name, ()), value if equals else None)
         return cls(tuple(dict.fromkeys(aggregates)), chosen)
 
     @property
     def conditions(self) -> list[str]:
         """Conditions on result rows in SQL, all of which hold for the chosen keys."""
-        equal = {
-            name: [f"({text_of(name)} IS NOT DISTINCT FROM {literal(value)})" for value in values] for name, values in self.keys.items()
-        }
-        return [f"({' OR '.join(parts)})" for parts in equal.values()]
+        return [
+            f"({' OR '.join(f'({text_of(name)} IS NOT DISTINCT FROM {literal(value)})' for value in values)})"
+            for name, values in self.keys.items()
+        ]
 
     def describe(self) -> str:
-        """The keys in words; empty if none are chosen.
-
-        >>> ChartSelection(keys={"origin": ("JFK", "LGA"), "carrier": (None,)}).describe()
-        'origin JFK or LGA, carrier null'
-        """
+        """The keys in words: ``origin JFK or LGA, carrier null``; empty if none are chosen."""
         return ", ".join(
             f"{name} {' or '.join('null' if value is None else value for value in values)}" for name, values in self.keys.items()
         )
@@ -124,44 +92,25 @@ class Limit:
     greatest: float | None
 
     def excess(self, value: float) -> float:
-        """By how much ``value`` lies outside; 0 if it is inside.
-
-        >>> Limit("warning", None, 180.0).excess(200.0)
-        20.0
-        """
+        """By how much ``value`` lies outside; 0 if it is inside."""
         below = self.least - value if self.least is not None else 0.0
         above = value - self.greatest if self.greatest is not None else 0.0
         return max(below, above, 0.0)
 
     def describe(self) -> str:
-        """The rule in a few words.
-
-        >>> Limit("warning", -120.0, None).describe()
-        'at least −120 [warning]'
-        """
+        """The rule in a few words: ``at least −120 [warning]``."""
         parts = [f"{words} {short(bound)}" for words, bound in (("at least", self.least), ("at most", self.greatest)) if bound is not None]
         return f"{', '.join(parts)} [{self.severity}]"
 
 
 def limits_of(pipeline: Pipeline, aggregate: str) -> list[Limit]:
     """Limits of ``aggregate`` for every window, the gravest first; a rule with a condition on the row sets none."""
-    return sorted(
-        (
-            Limit(rule.severity, _number(rule.arguments.get("min_value")), _number(rule.arguments.get("max_value")))
-            for rule in rules(pipeline)
-            if rule.type == _BETWEEN and rule.arguments.get("column") == aggregate and not rule.arguments.get("row_condition")
-        ),
-        key=lambda limit: SEVERITIES.index(limit.severity),
-    )
-
-
-def broken_limit(limits: Sequence[Limit], value: float) -> Limit | None:
-    """The gravest of the ``limits`` that ``value`` breaks."""
-    return next((limit for limit in limits if limit.excess(value) > 0), None)
-
-
-def _number(bound: object) -> float | None:
-    return float(bound) if isinstance(bound, int | float) else None
+    limits = []
+    for rule in rules(pipeline):
+        if rule.type == _BETWEEN and rule.arguments.get("column") == aggregate and not rule.arguments.get("row_condition"):
+            bounds = (rule.arguments.get(name) for name in ("min_value", "max_value"))
+            limits.append(Limit(rule.severity, *(float(bound) if isinstance(bound, int | float) else None for bound in bounds)))
+    return sorted(limits, key=lambda limit: SEVERITIES.index(limit.severity))
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,47 +123,25 @@ class Worst:
     value: float
     broken: Limit | None
 
-    @property
-    def gravity(self) -> int:
-        """Position of the broken rule's severity, the gravest first."""
-        return SEVERITIES.index(self.broken.severity) if self.broken else len(SEVERITIES)
-
-    @property
-    def excess(self) -> float:
-        """By how much the value lies outside of the limit."""
-        return self.broken.excess(self.value) if self.broken else 0.0
-
 
 @dataclass(frozen=True, slots=True)
 class WindowCurves:
-    """The curves of one window.
-
-    Attributes
-    ----------
-    rows, keys
-        Numbers for the whole window, drawn or not; above 100,000 keys the count is approximate, to a few percent.
-    low, near, high
-        First window end, start of the near stretch, in which lines have more points, and last window end.
-    gap_far, gap_near
-        A line breaks where two points are farther apart, before ``near`` and after.
-    lines
-        By aggregate, the points of each key.
-    figures
-        Figures of the keys drawn, highest rank first.
-    near_figures
-        The same over the near stretch, which the page shows first; of keys without a row in it there are none.
-    """
+    """The curves of one window; ``rows`` and ``keys`` count those that are not drawn, too, more than 100,000 keys to a few percent."""
 
     name: str
     about: str
     rows: int
     keys: int
+    #: First window end, start of the near stretch, in which lines have more points, and last window end.
     low: int
     near: int
     high: int
+    #: A line breaks where two points are farther apart, before ``near`` and after.
     gap_far: float
     gap_near: float
+    #: By aggregate, the points of each key.
     lines: dict[str, Lines]
+    #: Of the keys drawn, highest rank first; and over the near stretch, which the page shows first, of those with a row in it.
     figures: list[KeyFigures]
     near_figures: list[KeyFigures]
     worst: list[Worst]
@@ -232,8 +159,7 @@ class Curves:
     chosen: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Extent:
+class _Extent(NamedTuple):
     """Numbers of rows and keys of a window, its first and last window end."""
 
     rows: int
@@ -243,13 +169,7 @@ class _Extent:
 
 
 def drawable_aggregates(pipeline: Pipeline, table: DeltaTable, wanted: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """Choose the aggregates to draw, most informative first; returns them and the rest, which is not numeric or beyond the limit.
-
-    Raises
-    ------
-    SpecError
-        If one that is ``wanted`` is not a number.
-    """
+    """Choose the aggregates to draw, most informative first; returns them and the rest, which is not numeric or beyond the limit."""
     numeric = {
         field.name
         for field in table.schema().fields
@@ -269,13 +189,7 @@ def drawable_aggregates(pipeline: Pipeline, table: DeltaTable, wanted: Sequence[
 
 
 def read_curves(pipeline: Pipeline, table: DeltaTable, choice: ChartSelection | None = None) -> Curves:
-    """Read the curves of each window of ``pipeline`` that has rows in the sink ``table``.
-
-    Raises
-    ------
-    SpecError
-        If an aggregate of the ``choice`` is not a number, or no row has one of its keys.
-    """
+    """Read the curves of each window of ``pipeline`` that has rows in the sink ``table``."""
     choice = choice or ChartSelection()
     drawn, left_out = drawable_aggregates(pipeline, table, choice.aggregates)
     extents = _extents(pipeline, table, choice)
@@ -286,18 +200,16 @@ def read_curves(pipeline: Pipeline, table: DeltaTable, choice: ChartSelection | 
     volume = next((i for i, name in enumerate(drawn) if pipeline.aggregates[name].function == "count"), None)
     rows = {name: ResultRows(table, pipeline, name, drawn, volume, choice.conditions) for name in shown}
     figures = {name: rows[name].figures(extents[name].keys) for name in shown}
-    stretches = {name: _Stretch.of(pipeline, extents[name], name) for name in shown}
+    nears = {name: _near(pipeline, extents[name], name) for name in shown}
     nearly = {
-        name: rows[name].figures(extents[name].keys, each.near) if each.is_part else figures[name] for name, each in stretches.items()
+        name: rows[name].figures(extents[name].keys, near) if near > extents[name].low else figures[name] for name, near in nears.items()
     }
     # Where keys come and go, those that matter on the whole have no row in the stretch that is shown first.
     keys = choose_keys([*nearly.values(), *figures.values()], KEYS_SHOWN)
     lines = len(drawn) * len(shown)
     detailed = min(len(keys), _KEYS_DETAILED)
     points = [_points(detailed * lines, *_DETAILED), _points((len(keys) - detailed) * lines, *_BRIEF)]
-    windows = [
-        _read_window(pipeline, extents[name], stretches[name], rows[name], figures[name], nearly[name], keys, points) for name in shown
-    ]
+    windows = [_read_window(pipeline, extents[name], nears[name], rows[name], figures[name], nearly[name], keys, points) for name in shown]
     return Curves(windows, drawn, keys, left_out, names[_WINDOWS_SHOWN:], choice.describe())
 
 
@@ -309,30 +221,24 @@ def _extents(pipeline: Pipeline, table: DeltaTable, choice: ChartSelection) -> d
     whole = joined([text_of(key) for key in pipeline.keys])
     where = f" WHERE {' AND '.join(choice.conditions)}" if choice.keys else ""
     rows = f"SELECT \"window\" AS w, arrow_cast(window_end, 'Int64') AS e, {whole} AS k FROM t{where}"
-    found = query(table, f"SELECT w, count(*) AS n, min(e) AS low, max(e) AS high, approx_distinct(k) AS keys FROM ({rows}) GROUP BY w")
+    columns = "w, count(*) AS n, min(e) AS low, max(e) AS high, approx_distinct(k) AS keys"
+    found = queries.query(table, f"SELECT {columns} FROM ({rows}) GROUP BY w")
     return {row["w"]: _Extent(row["n"], row["keys"], row["low"], row["high"]) for row in found.to_pylist()}
 
 
-@dataclass(frozen=True, slots=True)
-class _Stretch:
-    """The stretch of a window that the page shows first: from ``near`` on; a part of it, or the whole."""
-
-    near: int
-    is_part: bool
-
-    @classmethod
-    def of(cls, pipeline: Pipeline, extent: _Extent, window: str) -> _Stretch:
-        _, size, step = _grid(pipeline, window)
-        low, high = extent.low, extent.high
-        pace = step or max((high - low) * extent.keys // max(extent.rows, 1), 1)
-        length = max(_NEAR_STEPS * pace, _NEAR_SIZES * (size or 0))
-        return cls(high - length, True) if length < 0.6 * (high - low) else cls(low, False)
+def _near(pipeline: Pipeline, extent: _Extent, window: str) -> int:
+    """Where the stretch begins that the page shows first: a part of the window's extent, or the whole."""
+    _, size, step = _grid(pipeline, window)
+    span = extent.high - extent.low
+    pace = step or max(span * extent.keys // max(extent.rows, 1), 1)
+    length = max(_NEAR_STEPS * pace, _NEAR_SIZES * (size or 0))
+    return extent.high - length if length < 0.6 * span else extent.low
 
 
 def _read_window(
     pipeline: Pipeline,
     extent: _Extent,
-    stretch: _Stretch,
+    near: int,
     rows: ResultRows,
     figures: Sequence[KeyFigures],
     near_figures: Sequence[KeyFigures],
@@ -340,7 +246,7 @@ def _read_window(
     points: Sequence[int],
 ) -> WindowCurves:
     about, _, step = _grid(pipeline, rows.window)
-    low, near, high = extent.low, stretch.near, extent.high
+    low, high = extent.low, extent.high
     here, nearly = {figure.key: figure for figure in figures}, {figure.key: figure for figure in near_figures}
     detailed = set(choose_keys([near_figures, figures], _KEYS_DETAILED))
     kinds = [key for key in keys if key in detailed], [key for key in keys if key in here and key not in detailed]
@@ -357,7 +263,7 @@ def _read_window(
         name=rows.window,
         about=about,
         rows=extent.rows,
-        keys=len(figures) if extent.keys <= KEYS_COUNTED else extent.keys,
+        keys=len(figures) if extent.keys <= queries.KEYS_COUNTED else extent.keys,
         low=low,
         near=near,
         high=high,
@@ -374,12 +280,12 @@ def _grid(pipeline: Pipeline, name: str) -> tuple[str, int | None, int | None]:
     """A window in words, its length and the distance between its ends; both are None if the data determine them."""
     window = next(window for window in pipeline.windows if window.name == name)
     spacing = window.spacing()
-    return spacing.words, _ticks(spacing.size), _ticks(spacing.step)
-
-
-def _ticks(length: Duration | None) -> int | None:
-    """Length along the axis; a month counts as a mean month, which is exact enough for drawing."""
-    return None if length is None else length.ticks + length.days * DAY_US + round(length.months * 30.436875 * DAY_US)
+    # A month counts as a mean month, which is exact enough for drawing.
+    size, step = (
+        None if length is None else length.ticks + length.days * DAY_US + round(length.months * 30.436875 * DAY_US)
+        for length in (spacing.size, spacing.step)
+    )
+    return spacing.words, size, step
 
 
 def choose_keys(windows: Iterable[Sequence[KeyFigures]], most: int) -> list[Key]:
@@ -398,20 +304,25 @@ def worst_values(pipeline: Pipeline, aggregates: Sequence[str], figures: Sequenc
 
     This is the first one. If rules limit it only from below, its least values are the worst, else its greatest.
     """
-    broken: list[Worst] = []
+    #: By the severity, the position of the aggregate, and how far outside the value lies.
+    broken: list[tuple[tuple[int, int, float], Worst]] = []
     others: list[Worst] = []
     for i, aggregate in enumerate(aggregates):
         limits = limits_of(pipeline, aggregate)
         sign = -1 if limits and all(limit.greatest is None for limit in limits) else 1
-        found = []
         for key in figures:
             if (figure := key.figures[i]) is not None:
                 ends = [(figure.high, figure.high_end), (figure.low, figure.low_end)]
                 value, end = max(ends, key=lambda pair: (max((limit.excess(pair[0]) for limit in limits), default=0), sign * pair[0]))
-                found.append(Worst(key.key, aggregate, end, value, broken_limit(limits, value)))
-        broken += sorted((worst for worst in found if worst.broken), key=lambda worst: -worst.excess)
-        others += sorted((worst for worst in found if not worst.broken), key=lambda worst: -sign * worst.value) if i == 0 else []
-    return [*sorted(broken, key=lambda worst: worst.gravity), *others][:_WORST_SHOWN]
+                gravest = next((limit for limit in limits if limit.excess(value) > 0), None)
+                worst = Worst(key.key, aggregate, end, value, gravest)
+                if gravest is not None:
+                    broken.append(((SEVERITIES.index(gravest.severity), i, -gravest.excess(value)), worst))
+                elif i == 0:
+                    others.append(worst)
+        if i == 0:
+            others.sort(key=lambda worst: -sign * worst.value)
+    return [*(worst for _, worst in sorted(broken, key=lambda each: each[0])), *others][:_WORST_SHOWN]
 
 
 #: Decimal digits to which values are rounded that are no integers.
@@ -428,7 +339,10 @@ def charts_of(curves: Curves, pipeline: Pipeline) -> dict[str, Any]:
     """
     return {
         "integer": pipeline.time.integer_axis,
-        "aggregates": [{"name": name, "about": _about(pipeline, name)} for name in curves.aggregates],
+        "aggregates": [
+            {"name": name, "about": f"{spec.function.replace('_', ' ')} of {', '.join(spec.columns) or 'rows'}"}
+            for name, spec in ((name, pipeline.aggregates[name]) for name in curves.aggregates)
+        ],
         "keys": [key_text(key) or pipeline.pipeline for key in curves.keys],
         "windows": [_window(window, curves.keys, curves.aggregates) for window in curves.windows],
     }
@@ -440,12 +354,6 @@ def bars_of(labels: Sequence[int], stacks: Mapping[str, tuple[str, Sequence[floa
         return None
     series = [{"colour": colour, "name": name, "values": [rounded(value) for value in values]} for colour, (name, values) in stacks.items()]
     return {"labels": list(labels), "series": series}
-
-
-def _about(pipeline: Pipeline, name: str) -> str:
-    aggregate = pipeline.aggregates[name]
-    arguments = ", ".join(aggregate.columns) or "rows"
-    return f"{aggregate.function.replace('_', ' ')} of {arguments}"
 
 
 def _window(window: WindowCurves, keys: Sequence[Key], aggregates: Sequence[str]) -> dict[str, Any]:
@@ -468,9 +376,12 @@ def _window(window: WindowCurves, keys: Sequence[Key], aggregates: Sequence[str]
 
 
 def _ranks(figures: Sequence[KeyFigures], keys: Sequence[Key]) -> list[list[Any] | None]:
-    """By key its volume, and by aggregate its rank; null for a key without figures."""
-    by_key = {figure.key: figure for figure in figures}
-    return [[rounded(found.volume), [_rank(figure) for figure in found.figures]] if (found := by_key.get(key)) else None for key in keys]
+    """By key its volume, and by aggregate its highest value and change; null for a key without figures."""
+    ranks = {
+        found.key: [rounded(found.volume), [figure and [rounded(figure.high), rounded(figure.change)] for figure in found.figures]]
+        for found in figures
+    }
+    return [ranks.get(key) for key in keys]
 
 
 def _line(points: Sequence[Point] | None, low: int, unit: int, times: dict[tuple[int, ...], int]) -> list[Any] | None:
@@ -481,17 +392,8 @@ def _line(points: Sequence[Point] | None, low: int, unit: int, times: dict[tuple
     return [times.setdefault(distances, len(times)), [rounded(value) for _, value in points]]
 
 
-def _rank(figure: Figure | None) -> list[float] | None:
-    """Highest value, and change."""
-    return None if figure is None else [rounded(figure.high), rounded(figure.change)]
-
-
 def rounded(value: float) -> float | int:
-    """``value`` as a number of few characters; integers stay exact.
-
-    >>> rounded(12345678.0), rounded(0.1 + 0.2), rounded(-1234.56789)
-    (12345678, 0.3, -1234.57)
-    """
+    """``value`` as a number of few characters; integers stay exact."""
     if value == int(value) and abs(value) < _EXACT:
         return int(value)
     return float(f"{value:.{_DIGITS}g}")

@@ -20,30 +20,20 @@ WORTH_A_LOOK = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Freshness:
-    """The newest event and the newest batch in words.
+    """The newest event and the newest batch in words."""
 
-    Attributes
-    ----------
-    event
-        Distance of the newest event from now, such as ``4 days behind``; for an integer axis the event itself.
-    batch
-        Time since the newest batch ended, and how many instants of the schedule have passed since.
-    missed
-        Number of these instants at which something waited, as far as it is known; null without a schedule by the clock.
-    """
-
+    #: Distance of the newest event from now, such as ``4 days behind``; for an integer axis the event itself.
     event: str
+    #: Time since the newest batch ended, and how many instants of the schedule have passed since.
     batch: str
+    #: Number of these instants at which something waited, as far as it is known; null without a schedule by the clock.
     missed: int | None
 
 
 def freshness_of(
     pipeline: Pipeline, seen: datetime | int | None, ended: datetime | None, now: datetime, waits: Callable[[], int | None]
 ) -> Freshness:
-    """Compare the newest event ``seen`` and the end of the newest batch with ``now``.
-
-    ``waits`` reads the source's log, and gives the number of versions that no batch has read; null if it is not known.
-    """
+    """Compare the newest event ``seen`` and the end of the newest batch with ``now``; ``waits`` counts versions that no batch has read."""
     missed = _missed(pipeline.schedule, ended, now) if isinstance(pipeline.schedule, str) else None
     batch = "no batch yet" if ended is None else f"{elapsed(max((now - ended).total_seconds(), 0))} ago"
     if missed and waits() == 0:
@@ -51,7 +41,10 @@ def freshness_of(
     elif missed:
         counted = f"{missed:,}{' or more' if missed == _COUNTED else ''}"
         batch += f"; {counted} scheduled instant{'' if missed == 1 else 's'} since without a batch"
-    return Freshness(_behind(seen, now), batch, missed)
+    if not isinstance(seen, datetime):
+        return Freshness(moment(seen), batch, missed)
+    seconds = (now - seen).total_seconds()
+    return Freshness(f"{elapsed(abs(seconds))} {'behind' if seconds >= 0 else 'ahead'}", batch, missed)
 
 
 def staleness_of(pipeline: Pipeline, seen: datetime | int | None, now: datetime) -> Iterator[tuple[str, str]]:
@@ -60,13 +53,6 @@ def staleness_of(pipeline: Pipeline, seen: datetime | int | None, now: datetime)
     for rule in pipeline.expectations:
         if rule.type == FRESHNESS and not (found := compare_age(rule.arguments["freshness"], age_us)).kept:
             yield rule.severity, found.message
-
-
-def _behind(seen: datetime | int | None, now: datetime) -> str:
-    if not isinstance(seen, datetime):
-        return moment(seen)
-    seconds = (now - seen).total_seconds()
-    return f"{elapsed(abs(seconds))} {'behind' if seconds >= 0 else 'ahead'}"
 
 
 def _missed(schedule: str, ended: datetime | None, now: datetime) -> int | None:

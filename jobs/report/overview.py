@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
@@ -14,11 +13,11 @@ from windowmill.jobs.batch.planning import Waiting
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.report.cost import COMPARED, Month, median_seconds, trend_of
 from windowmill.jobs.report.freshness import WORTH_A_LOOK, freshness_of, share_of
-from windowmill.jobs.report.page import link_to, templates, verdict_of, write_page
+from windowmill.jobs.report.page import link_to, schedule_of, templates, verdict_of, write_page
 from windowmill.jobs.report.queries import BATCHES_SHOWN
 from windowmill.jobs.report.short_texts import moment
 from windowmill.windowing.redaction import redacted
-from windowmill.windowing.spec import AssetSchedule, Pipeline
+from windowmill.windowing.spec import Pipeline
 
 #: Tones of verdicts, what needs somebody first.
 _TONES = ("bad", "warn", "idle", "good")
@@ -29,61 +28,40 @@ _FOR_CHANGED = ("plan", "abandon")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineRow:
-    """A pipeline's row of the overview.
-
-    Attributes
-    ----------
-    tone, verdict
-        The verdict on the newest batch.
-    error
-        Why spec or ledger cannot be read; then most other fields have no meaning.
-    next
-        The commands that come next: for a held batch, or for a spec that means something else than what runs.
-    place, others
-        Where the pipeline's ledger is, and further specs of the same pipeline: those that :func:`merged` has left out.
-    ended
-        End of the newest batch.
-    event, batch, missed
-        As in :class:`windowmill.jobs.report.freshness.Freshness`.
-    late, quarantined
-        Shares of all rows read.
-    seconds, trend
-        Median seconds of the latest runs, and how they compare with those before.
-    month
-        Seconds of all runs of a month; null if it is not known how often they run.
-    href
-        Link to the pipeline's report; empty if there is none.
-    """
+    """A pipeline's row of the overview."""
 
     name: str
     spec: str
+    #: The verdict on the newest batch.
     tone: str
     verdict: str
+    #: Why spec or ledger cannot be read; then most other fields have no meaning.
     error: str = ""
+    #: The commands that come next: for a held batch, or for a spec that means something else than what runs.
     next: tuple[str, ...] = ()
+    #: Where the pipeline's ledger is, and further specs of the same pipeline: those that :func:`merged` has left out.
     place: str = ""
     others: tuple[str, ...] = ()
     event: str = "–"
+    #: End of the newest batch.
     ended: str = "–"
     batch: str = ""
     missed: int | None = None
     schedule: str = ""
     rows_read: int = 0
+    #: Shares of all rows read.
     late: float = 0.0
     quarantined: float = 0.0
+    #: Median seconds of the latest runs, how they compare with those before, and the seconds of all runs of a month, if it is known.
     seconds: float | None = None
     trend: str = ""
     month: float | None = None
     computed: str = "–"
+    #: Link to the pipeline's report; empty if there is none.
     href: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        """Its facts as JSON values."""
-        return asdict(self)
 
 
 def unreadable(name: str, spec: str, error: str) -> PipelineRow:
-    """The row of a pipeline whose spec or ledger cannot be read."""
     return PipelineRow(name=name, spec=spec, tone="bad", verdict="cannot be read", error=error)
 
 
@@ -99,7 +77,6 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
     if kept is not None and not pipeline.means(kept.plan.definition, kept.plan.meaning):
         commands = (_FOR_CHANGED[ledger.held_batch is not None],)
     fresh = freshness_of(pipeline, last.seen if last else None, ended, now, lambda: Waiting.of(pipeline, ledger).n)
-    schedule = pipeline.schedule
     return PipelineRow(
         name=pipeline.pipeline,
         spec=spec,
@@ -111,7 +88,7 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
         ended=moment(ended),
         batch=fresh.batch,
         missed=fresh.missed,
-        schedule=f"asset {schedule.asset}" if isinstance(schedule, AssetSchedule) else schedule or "on demand",
+        schedule=schedule_of(pipeline),
         rows_read=totals.counts.rows_read,
         late=share_of(totals.counts.rows_late, totals.counts.rows_read),
         quarantined=share_of(totals.counts.rows_quarantined, totals.counts.rows_read),
@@ -141,19 +118,9 @@ def overview_page(folder: str, rows: Sequence[PipelineRow]) -> tuple[list[Pipeli
     ordered = sorted(merged(rows), key=lambda row: (_TONES.index(row.tone), row.name))
     counts = {words: sum(row.verdict == words for row in ordered) for words in dict.fromkeys(row.verdict for row in ordered)}
     tones = {row.verdict: row.tone for row in ordered}
-    html = (
-        templates()
-        .get_template("overview.html.j2")
-        .render(
-            folder=folder,
-            pipelines=ordered,
-            badges=[(tones[words], f"{count} {words}") for words, count in counts.items()],
-            worth_a_look=WORTH_A_LOOK,
-            compared=COMPARED,
-            made_at=datetime.now(UTC),
-        )
-    )
-    return ordered, html
+    badges = [(tones[words], f"{count} {words}") for words, count in counts.items()]
+    page, limits = templates().get_template("overview.html.j2"), {"worth_a_look": WORTH_A_LOOK, "compared": COMPARED}
+    return ordered, page.render(folder=folder, pipelines=ordered, badges=badges, made_at=datetime.now(UTC), **limits)
 
 
 def write_overview(folder: str, rows: Sequence[PipelineRow], target: str) -> list[PipelineRow]:

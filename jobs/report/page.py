@@ -1,11 +1,11 @@
-"""Renders the page: turns facts into texts, figures and the data of charts, and fills the template."""
+"""The page: what its template shows, read from the ledger and the pipeline's tables, in texts, figures and data of charts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import partial
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -16,20 +16,22 @@ import pyarrow as pa
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.batches import Batch, undone_of
+from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, local_path
-from windowmill.checkpoints.stores import is_disk_full, remote_store_of, use_options_of
+from windowmill.checkpoints.stores import is_disk_full, located, remote_store_of, use_options_of
 from windowmill.expectations.docs import Folder, pages_of_batches
 from windowmill.jobs.batch.engine import describe_briefly
+from windowmill.jobs.batch.planning import Waiting
 from windowmill.jobs.batch.progress import late_missed, missed_windows, warnings_of
 from windowmill.jobs.report.cost import Month, bytes_of, cost_bars, seconds_of, timings_of, trend_of
-from windowmill.jobs.report.curves import Curves, WindowCurves, bars_of, charts_of
-from windowmill.jobs.report.freshness import WORTH_A_LOOK, Freshness, share_of
-from windowmill.jobs.report.quality import Held, Quality
-from windowmill.jobs.report.queries import Quarantine, ReportError, clipped, key_text
+from windowmill.jobs.report.curves import ChartSelection, Curves, WindowCurves, bars_of, charts_of, read_curves
+from windowmill.jobs.report.freshness import WORTH_A_LOOK, freshness_of, share_of
+from windowmill.jobs.report.quality import read_held, read_quality
+from windowmill.jobs.report.queries import BATCHES_SHOWN, Quarantine, ReportError, clipped, key_text, open_table, read_quarantine, rows_of
 from windowmill.jobs.report.short_texts import elapsed, instant, moment, short
 from windowmill.windowing.axis import DAY_US
-from windowmill.windowing.counts import Totals
+from windowmill.windowing.counts import Counts, Totals
 from windowmill.windowing.errors import first_line
 from windowmill.windowing.redaction import holds_credentials, redacted
 from windowmill.windowing.spec import AssetSchedule, Pipeline
@@ -49,38 +51,7 @@ _DISCARDED_SHOWN = 5
 OUTCOMES = {"passed": "✓", "warned": "!", "failed": "✕", "broken": "?"}
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
-    """Everything that the page shows."""
-
-    pipeline: Pipeline
-    places: Places
-    #: The newest batches that count, oldest first.
-    batches: list[Batch]
-    #: Number of those among the newest that a restoration has undone.
-    undone: int
-    last_advance: Batch | None
-    #: When the newest of the batches that have ended did so.
-    last_ended: datetime | None
-    freshness: Freshness
-    totals: Totals
-    #: Rows of the sink.
-    published: int
-    curves: Curves
-    quarantine: Quarantine
-    quality: Quality
-    held: Held | None
-    #: The spec as commands name it.
-    spec: str
-    made_at: datetime
-    #: Link to the Data Docs, where it is not that of the file.
-    docs: str | None = None
-    #: Name of the page of Data Docs by batch.
-    docs_pages: Mapping[int, str] = field(default_factory=dict)
-
-
 def templates() -> Environment:
-    """The templates of pages, with filters for texts."""
     environment = Environment(
         loader=PackageLoader("windowmill.jobs.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -88,50 +59,92 @@ def templates() -> Environment:
     return environment
 
 
-def render(facts: Facts, target: str) -> str:
-    """Render the HTML page for the path ``target``; links to local files are relative to it."""
+def write_report(pipeline: Pipeline, *, out: str | None = None, spec: str = "SPEC", choice: ChartSelection | None = None) -> str:
+    """Write the report page of ``pipeline`` to the path or URI ``out``, or among the pipeline's own tables, and return its path.
+
+    The section of a table that does not exist yet says so. The page stays below 3 MB. Memory grows with the number of distinct keys,
+    not with the number of rows. ``spec`` is the pipeline's file, as the page names it in commands.
+
+    Raises ``SpecError`` if an aggregate of the ``choice`` is not a number, or no row has one of its keys; ``ReportError`` if a table exists
+    but cannot be read, or the page cannot be written. An earlier page then stays as it is.
+    """
+    target = out or Places.of(pipeline).report
+    write_page(target, report_page(pipeline, target=target, spec=spec, choice=choice))
+    return target
+
+
+def report_page(pipeline: Pipeline, *, target: str, spec: str, docs: str | None = None, choice: ChartSelection | None = None) -> str:
+    """The report page of ``pipeline`` as HTML, for the path ``target``: links to local files are relative to it.
+
+    ``docs`` links to the index of the Data Docs, where a server has another than the file system.
+    """
+    use_options_of(pipeline)
+    places, ledger, now = Places.of(pipeline), Ledger.open(pipeline), datetime.now(UTC)
+    computed = ledger.as_computed(pipeline) or pipeline
+    recent, totals, last_advance = ledger.recent(BATCHES_SHOWN), ledger.totals, ledger.last_commit
+    first_shown = recent[0].number if recent else 0
+    undone = undone_of(recent)
+    batches = [batch for batch in recent if batch.number not in undone]
+    begun = [batch for batch in batches if batch.status != "committed"]
+    last_ended = next((batch.ended_at for batch in reversed(batches) if batch.ended_at), None)
+    committed = next((batch for batch in reversed(batches) if batch.status == "committed"), None)
+    table = located(pipeline).sink
+    sink = open_table(table.path) if table and table.path else None
+    curves = read_curves(computed, sink, choice) if sink else Curves([], [], [], [], [])
+    quarantine = read_quarantine(places.quarantine, first_shown, (*computed.keys, computed.time.column, *computed.time.tie_break))
+    bars = {"rows": _rows_bars(batches, quarantine), **cost_bars(batches)}
+    docs = link_to(f"{places.docs}/index.html", target) if docs is None else docs
+    about = {
+        "Keys": ", ".join(computed.keys) or "none: one global group",
+        "Windows": ", ".join(window.name for window in computed.windows),
+        "Event time": computed.time.column,
+        "Schedule": schedule_of(computed),
+    }
     environment = templates()
-    environment.filters |= {"engine": describe_briefly, "inlined": _inlined, "window_ends": _window_ends}
+    environment.filters |= {"engine": describe_briefly, "inlined": _inlined, "window_ends": _window_ends, "key": key_text}
     environment.filters |= {"seconds": seconds_of, "bytes_written": bytes_of}
-    last_advance = facts.last_advance
-    committed = next((batch for batch in reversed(facts.batches) if batch.status == "committed"), None)
-    bars = {"rows": _rows_bars(facts.batches, facts.quarantine), **cost_bars(facts.batches)}
+    environment.filters |= {"at": lambda t: moment(t if computed.time.integer_axis else instant(t))}
     return environment.get_template("template.html.j2").render(
-        pipeline=facts.pipeline,
-        about=_about(facts.pipeline),
-        made_at=facts.made_at,
-        verdict=verdict_of(facts.batches),
-        last=facts.batches[-1] if facts.batches else None,
-        last_ended=facts.last_ended,
-        freshness=facts.freshness,
+        pipeline=computed,
+        about=[(name, clipped(text, 160)) for name, text in about.items()],
+        made_at=now,
+        verdict=verdict_of(batches),
+        last=batches[-1] if batches else None,
+        last_ended=last_ended,
+        freshness=freshness_of(
+            pipeline, last_advance.seen if last_advance else None, last_ended, now, lambda: Waiting.of(pipeline, ledger).n
+        ),
         seen=last_advance.seen if last_advance else None,
-        shares=_shares(facts),
-        held=facts.held,
-        spec=facts.spec,
-        discarded=[batch for batch in facts.batches if batch.verdict == "discarded"][-_DISCARDED_SHOWN:],
-        watermark=_watermark(facts.pipeline, last_advance),
+        shares=_shares(totals.counts, batches[-1].counts if batches else None),
+        held=read_held(ledger, pipeline, places),
+        spec=redacted(spec),
+        discarded=[batch for batch in batches if batch.verdict == "discarded"][-_DISCARDED_SHOWN:],
+        watermark=_watermark(computed, last_advance),
         emitted=last_advance.emitted if last_advance else None,
-        totals=_totals(facts),
-        windows=[_window(window, facts) for window in facts.curves.windows],
-        curves=facts.curves,
-        batches=facts.batches,
-        batch_count=facts.totals.batches + sum(batch.status != "committed" for batch in facts.batches),
-        undone=facts.undone,
+        totals=_totals(totals, begun) | {"published": rows_of(sink) if sink else 0},
+        windows=curves.windows,
+        near=partial(_length, integer_axis=computed.time.integer_axis),
+        left_out=partial(_left_out, pipeline=computed, chosen=curves.chosen),
+        curves=curves,
+        drawn={key: i for i, key in enumerate(curves.keys)},
+        batches=batches,
+        batch_count=totals.batches + len(begun),
+        undone=len(undone),
         bars=bars,
-        data={"bars": bars} | charts_of(facts.curves, facts.pipeline),
-        quarantine=facts.quarantine,
-        missed=missed_windows(late_missed(facts.batches)),
+        data={"bars": bars} | charts_of(curves, computed),
+        quarantine=quarantine,
+        missed=missed_windows(late_missed(batches)),
         committed=committed,
-        warnings=warnings_of(committed.counts, facts.pipeline, facts.places) if committed else [],
-        quality=facts.quality,
+        warnings=warnings_of(committed.counts, computed, places) if committed else [],
+        quality=read_quality(places.quality, first_shown, undone),
         outcomes=OUTCOMES,
         verdicts=_VERDICTS,
-        timings=timings_of(facts.batches),
-        trend=trend_of(facts.batches),
-        month=Month.of(facts.pipeline, facts.batches),
-        links=_links(facts, target),
-        docs=_docs(facts, target),
-        validations=_validations(facts, target),
+        timings=timings_of(batches),
+        trend=trend_of(batches),
+        month=Month.of(computed, batches),
+        links=_links(computed, places, docs, target),
+        docs=docs,
+        validations=_validations(places.docs, docs),
         uplot=_uplot(),
     )
 
@@ -148,19 +161,11 @@ def _uplot() -> dict[str, Markup]:
     return {"script": Markup(script.partition("\n")[2]), "styles": Markup(styles), "licence": Markup(licence)}
 
 
-def _about(pipeline: Pipeline) -> list[tuple[str, str]]:
-    schedule = pipeline.schedule
-    facts = [
-        ("Keys", ", ".join(pipeline.keys) or "none: one global group"),
-        ("Windows", ", ".join(window.name for window in pipeline.windows)),
-        ("Event time", pipeline.time.column),
-        ("Schedule", f"asset {schedule.asset}" if isinstance(schedule, AssetSchedule) else schedule or "on demand"),
-    ]
-    return [(name, clipped(text, 160)) for name, text in facts]
+def schedule_of(pipeline: Pipeline) -> str:
+    return f"asset {pipeline.schedule.asset}" if isinstance(pipeline.schedule, AssetSchedule) else pipeline.schedule or "on demand"
 
 
 def verdict_of(batches: Sequence[Batch]) -> tuple[str, str]:
-    """Tone and words for the verdict on the newest batch."""
     if not batches:
         return _VERDICTS["none"]
     word = batches[-1].verdict
@@ -185,65 +190,26 @@ def _window_ends(batch: Batch) -> str:
     return " – ".join(moment(end if batch.integer_axis else instant(end)) for end in batch.outcome.counts.window_ends or ())
 
 
-def _shares(facts: Facts) -> dict[str, dict[str, Any]]:
+def _shares(totals: Counts, latest: Counts | None) -> dict[str, dict[str, Any]]:
     """Late and quarantined rows as shares of the rows read, in all batches and in the latest; whether either is worth a look."""
-    totals, latest = facts.totals, facts.batches[-1] if facts.batches else None
     shares = {}
     for name in ("late", "quarantined"):
-        all_batches = share_of(getattr(totals.counts, f"rows_{name}"), totals.counts.rows_read)
-        of_latest = share_of(getattr(latest.counts, f"rows_{name}"), latest.counts.rows_read) if latest else 0.0
-        shares[name] = {"all": all_batches, "latest": of_latest, "warn": max(all_batches, of_latest) >= WORTH_A_LOOK}
+        whole, last = (share_of(getattr(each, f"rows_{name}"), each.rows_read) if each else 0.0 for each in (totals, latest))
+        shares[name] = {"all": whole, "latest": last, "warn": max(whole, last) >= WORTH_A_LOOK}
     return shares
 
 
-def _totals(facts: Facts) -> dict[str, int]:
-    """Totals over all batches; a batch in progress counts as a run or backfill, but its rows do not count yet.
-
-    Published are the rows that the sink holds: a backfill rewrites rows that were published before.
-    """
-    totals = facts.totals
-    begun = [batch for batch in facts.batches if batch.status != "committed"]
+def _totals(totals: Totals, begun: Sequence[Batch]) -> dict[str, int]:
+    """Totals over all batches; one that has ``begun`` counts as a run or backfill, but its rows do not count yet."""
     counts = {name: getattr(totals.counts, f"rows_{name}") for name in ("read", "applied", "late", "quarantined")}
     return counts | {
-        "published": facts.published,
         "runs": totals.batches - totals.backfills + sum(not batch.is_backfill for batch in begun),
         "backfills": totals.backfills + sum(batch.is_backfill for batch in begun),
         "held": sum(batch.status == "held" for batch in begun),
     }
 
 
-def _window(window: WindowCurves, facts: Facts) -> dict[str, Any]:
-    integer_axis, keys = facts.pipeline.time.integer_axis, {key: i for i, key in enumerate(facts.curves.keys)}
-
-    def at(t: int) -> str:
-        return moment(t if integer_axis else instant(t))
-
-    return {
-        "name": window.name,
-        "about": window.about,
-        "near": f"Latest {_length(window.high - window.near, integer_axis=integer_axis)}",
-        "span": f"{at(window.low)} – {at(window.high)}",
-        "left_out": _left_out(window, facts.pipeline, facts.curves.chosen),
-        "latest": [
-            (key_text(found.key) or "all", at(found.last_end), [figure and figure.last for figure in found.figures])
-            for found in window.figures
-        ],
-        "worst": [
-            {
-                "key": key_text(worst.key) or "all",
-                "drawn": keys.get(worst.key),
-                "end": at(worst.end),
-                "at": worst.end,
-                "aggregate": worst.aggregate,
-                "value": worst.value,
-                "broken": worst.broken,
-            }
-            for worst in window.worst
-        ],
-    }
-
-
-def _left_out(window: WindowCurves, pipeline: Pipeline, chosen: str) -> str:
+def _left_out(window: WindowCurves, *, pipeline: Pipeline, chosen: str) -> str:
     if not pipeline.keys:
         return f"{window.rows:,} rows."
     columns, drawn = ", ".join(pipeline.keys), len(window.figures)
@@ -275,8 +241,7 @@ def _rows_bars(shown: Sequence[Batch], quarantine: Quarantine) -> dict[str, Any]
     return bars_of([batch.number for batch in shown], stacks)
 
 
-def _links(facts: Facts, target: str) -> list[dict[str, Any]]:
-    places, pipeline = facts.places, facts.pipeline
+def _links(pipeline: Pipeline, places: Places, docs: str, target: str) -> list[dict[str, Any]]:
     listed = [
         ("Data Docs", "each validation as Great Expectations shows it", f"{places.docs}/index.html"),
         ("Results", "the sink table", pipeline.sink.place if pipeline.sink else ""),
@@ -287,29 +252,17 @@ def _links(facts: Facts, target: str) -> list[dict[str, Any]]:
         ("State", "slices that coming windows need", places.state),
         ("Ledger", "plans and commits", places.ledger),
     ]
-    own = {"Data Docs": _docs(facts, target)}
     return [
         {
             "name": name,
             "about": about,
             "place": redacted(place),
-            "href": own.get(name) or ("" if holds_credentials(place) else link_to(place, target)),
+            "href": (docs if name == "Data Docs" else "") or ("" if holds_credentials(place) else link_to(place, target)),
             "missing": (path := local_path(place)) is not None and not path.exists(),
         }
         for name, about, place in listed
         if place
     ]
-
-
-def _docs(facts: Facts, target: str) -> str:
-    """Link to the index of the Data Docs; empty if there is none."""
-    return link_to(f"{facts.places.docs}/index.html", target) if facts.docs is None else facts.docs
-
-
-def _validations(facts: Facts, target: str) -> dict[int, str]:
-    """Links to the pages of Data Docs by batch."""
-    index = _docs(facts, target)
-    return {batch: str(PurePosixPath(index).with_name(page)) for batch, page in facts.docs_pages.items()} if index else {}
 
 
 def link_to(place: str, target: str) -> str:
@@ -323,20 +276,18 @@ def link_to(place: str, target: str) -> str:
 def docs_page(pipeline: Pipeline, name: str) -> str | None:
     """The HTML of the page ``name``; none if no page of the folder has that name."""
     use_options_of(pipeline)
-    folder = _folder(Places.of(pipeline))
+    docs = Places.of(pipeline).docs
+    folder = Folder(docs, remote_store_of(docs))
     return folder.read(name) if name.endswith(".html") and name in folder.names() else None
 
 
-def docs_pages(places: Places) -> dict[int, str]:
-    """The name of the newest page of each batch; empty if the folder cannot be read, for the report does without it."""
+def _validations(folder: str, docs: str) -> dict[int, str]:
+    """Links to the newest page of each batch in the Data Docs' ``folder``; empty if it cannot be read, for the report does without it."""
     try:
-        return pages_of_batches(_folder(places))
+        pages = pages_of_batches(Folder(folder, remote_store_of(folder))) if docs else {}
     except (OSError, pa.ArrowException):
         return {}
-
-
-def _folder(places: Places) -> Folder:
-    return Folder(places.docs, remote_store_of(places.docs))
+    return {batch: str(PurePosixPath(docs).with_name(name)) for batch, name in pages.items()}
 
 
 def write_page(target: str, html: str) -> None:

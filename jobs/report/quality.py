@@ -61,7 +61,6 @@ class Failure:
 
     @property
     def examples(self) -> list[str]:
-        """These rows, each in one line."""
         pairs = zip_longest(self.rows, self.values[: len(self.rows)])
         return [clipped(_row_in_words(row, values) if isinstance(row, dict) else row, 200) for row, values in pairs]
 
@@ -78,10 +77,7 @@ class Quality:
 
 
 def read_quality(path: str, first_batch: int = 0, undone: Collection[int] = ()) -> Quality:
-    """Read the newest batches from ``first_batch`` on without those ``undone``, of each its last attempt.
-
-    The answer is small whatever the table's size.
-    """
+    """Read the newest batches from ``first_batch`` on without those ``undone``, of each its last attempt."""
     table = open_table(path)
     if table is None:
         return Quality()
@@ -103,11 +99,17 @@ def read_quality(path: str, first_batch: int = 0, undone: Collection[int] = ()) 
     rules: dict[tuple[str | None, ...], RuleRow] = {}
     counts: Counter[str] = Counter()
     for row in rows:
-        rule = rules.setdefault((row["origin"], row["type"], row["column"], row["arguments"]), _rule(row))
+        shown = _title(row), row["column"] or "", _arguments(row["arguments"]), row["severity"] or "", row["origin"] or ""
+        rule = rules.setdefault((row["origin"], row["type"], row["column"], row["arguments"]), RuleRow(*shown, {}))
         # The newest come first: of a batch that was verified twice the last time counts.
         rule.outcomes.setdefault((row["generation"], row["batch"]), _outcome(row))
         counts[_outcome(row)] += 1
-    ordered = sorted(rules.values(), key=lambda rule: (-_trouble(rule), rule.origin, rule.column, rule.title))
+    weights = {"failed": 100, "broken": 100, "warned": 1}
+
+    def place(rule: RuleRow) -> tuple[int, str, str, str]:
+        return -sum(weights.get(outcome, 0) for outcome in rule.outcomes.values()), rule.origin, rule.column, rule.title
+
+    ordered = sorted(rules.values(), key=place)
     return Quality(columns, ordered[:_RULES_SHOWN], len(ordered[_RULES_SHOWN:]), dict(counts), _failures(table, attempts))
 
 
@@ -154,10 +156,6 @@ def _failures(table: DeltaTable, attempts: str) -> list[Failure]:
         )
         for row in rows
     ]
-
-
-def _rule(row: dict[str, Any]) -> RuleRow:
-    return RuleRow(_title(row), row["column"] or "", _arguments(row["arguments"]), row["severity"] or "", row["origin"] or "", {})
 
 
 def _title(row: dict[str, Any]) -> str:
@@ -215,11 +213,6 @@ def _outcome(row: dict[str, Any]) -> str:
     return "warned" if row["outcome"] == "failed" and row["severity"] != "critical" else str(row["outcome"])
 
 
-def _trouble(rule: RuleRow) -> int:
-    weight = {"failed": 100, "broken": 100, "warned": 1}
-    return sum(weight.get(outcome, 0) for outcome in rule.outcomes.values())
-
-
 def _rows(text: str | None) -> list[Any]:
     """The first rows of a JSON list, which may be cut off."""
     for whole in (text or "[]", f"{(text or '').rpartition('}, {')[0]}}}]"):
@@ -233,40 +226,30 @@ _ROWS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class BrokenRule:
-    """A rule that the batch breaks, and some of the rows that break it: identity and values, as text."""
-
-    failure: Failure
-    rows: list[tuple[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
 class Held:
     """A held batch, the critical rules that it breaks, the commands that rule on it, and whether the spec has changed since."""
 
     batch: Batch
-    rules: list[BrokenRule]
+    #: With some of the rows that break each: identity and values, as text.
+    rules: list[tuple[Failure, list[tuple[str, str]]]]
     rulings: tuple[str, str]
     changed: bool
 
 
 def read_held(ledger: Ledger, pipeline: Pipeline, places: Places) -> Held | None:
-    """Why a batch is held; null if none is."""
     batch = ledger.held_batch
     if batch is None:
         return None
     failures = [failure for failure in read_failures(places.quality, batch.number) if failure.severity == "critical"]
     results = open_table(places.held)
-    rules = [BrokenRule(failure, _broken_rows(failure, pipeline, results)) for failure in failures]
+    rules = [(failure, _broken_rows(failure, pipeline, results)) for failure in failures]
     return Held(batch, rules, rulings(ledger, batch.plan), changed=not pipeline.means(batch.plan.definition, batch.plan.meaning))
 
 
 def _broken_rows(failure: Failure, pipeline: Pipeline, results: DeltaTable | None) -> list[tuple[str, str]]:
     identities = [row for row in failure.rows[:_ROWS_SHOWN] if isinstance(row, dict)]
     columns = [column for column in (failure.column or "").split(", ") if column in pipeline.aggregates]
-    if results is None or not columns:
-        return [(_row_text(row, pipeline), "") for row in identities]
-    return [(_row_text(row, pipeline), _values(row, columns, pipeline, results)) for row in identities]
+    return [(_row_text(row, pipeline), _values(row, columns, pipeline, results) if results and columns else "") for row in identities]
 
 
 def _row_text(identity: Mapping[str, Any], pipeline: Pipeline) -> str:
@@ -291,9 +274,5 @@ def _is(name: str, value: Any, pipeline: Pipeline) -> str:
         at = value if isinstance(value, int) or value is None else to_us(datetime.fromisoformat(value))
         return f"arrow_cast({quoted(name)}, 'Int64') IS NOT DISTINCT FROM {'NULL' if at is None else at}"
     if name in pipeline.keys or isinstance(value, str):
-        return f"{text_of(name)} IS NOT DISTINCT FROM {literal(None if value is None else _as_text(value))}"
+        return f"{text_of(name)} IS NOT DISTINCT FROM {literal(value if isinstance(value, str | None) else json.dumps(value))}"
     return f"{quoted(name)} IS NOT DISTINCT FROM {json.dumps(value)}"
-
-
-def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)

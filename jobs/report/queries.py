@@ -53,7 +53,6 @@ def query(table: DeltaTable, sql: str) -> pa.Table:
 
 
 def rows_of(table: DeltaTable) -> int:
-    """Number of rows that ``table`` holds."""
     return int(query(table, "SELECT count(*) AS n FROM t").column("n")[0].as_py())
 
 
@@ -64,30 +63,18 @@ def _unreadable(path: str, err: Exception) -> ReportError:
 
 
 def literal(text: str | None) -> str:
-    """A string or null as an SQL literal.
-
-    >>> literal("it's"), literal(None)
-    ("'it''s'", 'NULL')
-    """
+    """A string or null as an SQL literal."""
     return "NULL" if text is None else sql_text(text)
 
 
 def clipped(text: object, limit: int = _TEXT_SHOWN) -> str:
-    """``text`` cut to at most ``limit`` characters, the last of which is then an ellipsis; controls are pictures.
-
-    >>> clipped("abcdef", 4)
-    'abc…'
-    """
+    """``text`` cut to at most ``limit`` characters, the last of which is then an ellipsis; controls are pictures."""
     words = "" if text is None else printable(str(text))
     return words if len(words) <= limit else words[: limit - 1] + "…"
 
 
 def named(values: Mapping[str, object]) -> str:
-    """Columns and their values in one line.
-
-    >>> named({"a": 1, "b": None})
-    'a=1, b=null'
-    """
+    """Columns and their values in one line."""
     return ", ".join(f"{name}={'null' if value is None else value}" for name, value in values.items())
 
 
@@ -163,6 +150,10 @@ KEYS_COUNTED = 100_000
 _NULL = "\x1e"
 
 
+#: What the columns of a :class:`Figure` are called in the query, in the order of its fields.
+_FIGURES = ("last", "low", "low_at", "high", "high_at", "mean", "deviation")
+
+
 @dataclass(frozen=True, slots=True)
 class Figure:
     """Figures of an aggregate for one key: its newest value, extremes with the window ends at which they occur, mean and deviation."""
@@ -197,20 +188,15 @@ class ResultRows:
     """Result rows of one window with some aggregates, the newest revision of each.
 
     Its SQL names the columns k0… (key as text), e (window end as an integer), g (trigger), v0… (aggregates, finite or null).
-
-    Attributes
-    ----------
-    volume
-        Position of the aggregate whose sum is a key's volume; null for its number of rows.
-    conditions
-        Conditions on the columns of the table, in SQL.
     """
 
     table: DeltaTable
     pipeline: Pipeline
     window: str
     aggregates: Sequence[str]
+    #: Position of the aggregate whose sum is a key's volume; null for its number of rows.
     volume: int | None
+    #: Conditions on the columns of the table, in SQL.
     conditions: Sequence[str] = ()
 
     @property
@@ -256,12 +242,8 @@ class ResultRows:
         if self.volume is not None:
             columns[-1] = f"sum(v{self.volume}) AS volume"
         for i in range(len(self.aggregates)):
-            columns += [
-                f"last_value(v{i} ORDER BY e, g) AS last{i}", f"min(v{i}) AS low{i}", f"max(v{i}) AS high{i}",
-                f"first_value(e ORDER BY v{i} ASC NULLS LAST, e) AS low_at{i}",
-                f"first_value(e ORDER BY v{i} DESC NULLS LAST, e) AS high_at{i}",
-                f"avg(v{i}) AS mean{i}", f"stddev_pop(v{i}) AS deviation{i}",
-            ]  # fmt: skip
+            others = f"last_value(v{i} ORDER BY e, g) AS last{i}, avg(v{i}) AS mean{i}, stddev_pop(v{i}) AS deviation{i}"
+            columns += [_extremes(i), others]
         by = f" GROUP BY {', '.join(self._key_names)}" if self._key_names else " HAVING count(*) > 0"
         order = f" ORDER BY {', '.join(self._key_names)}" if self._key_names else ""
         found = query(self.table, f"SELECT {', '.join(columns)} FROM ({rows}){by}{order}").to_pylist()
@@ -271,7 +253,10 @@ class ResultRows:
                 row["n"],
                 float(row["volume"] or 0),
                 row["e"],
-                [_figure(row, i) for i in range(len(self.aggregates))],
+                [
+                    None if row[f"low{i}"] is None else Figure(*(row[f"{name}{i}"] for name in _FIGURES))
+                    for i in range(len(self.aggregates))
+                ],
             )
             for row in found
         ]
@@ -282,11 +267,7 @@ class ResultRows:
         They are the least and the greatest row of each bucket, at their own times: the line through them spans the same area as a line
         through all rows.
         """
-        extremes = [
-            f"min(v{i}) AS low{i}, max(v{i}) AS high{i}, first_value(e ORDER BY v{i} ASC NULLS LAST, e) AS low_at{i}, "
-            f"first_value(e ORDER BY v{i} DESC NULLS LAST, e) AS high_at{i}"
-            for i in range(len(self.aggregates))
-        ]
+        extremes = [_extremes(i) for i in range(len(self.aggregates))]
         bucket = f"floor(CAST(e - ({start}) AS DOUBLE) * {buckets} / {float(end - start)}) AS bucket"
         columns = ", ".join([*self._key_names, bucket, *extremes])
         by = ", ".join([*self._key_names, "bucket"])
@@ -304,9 +285,12 @@ class ResultRows:
         return by_aggregate
 
 
-def _figure(row: dict[str, object], i: int) -> Figure | None:
-    names = ("last", "low", "low_at", "high", "high_at", "mean", "deviation")
-    return Figure(*(row[f"{name}{i}"] for name in names)) if row[f"low{i}"] is not None else None  # type: ignore[arg-type]
+def _extremes(i: int) -> str:
+    """The SQL of the least and the greatest value of an aggregate, and of the first window ends at which they are."""
+    return (
+        f"min(v{i}) AS low{i}, max(v{i}) AS high{i}, first_value(e ORDER BY v{i} ASC NULLS LAST, e) AS low_at{i}, "
+        f"first_value(e ORDER BY v{i} DESC NULLS LAST, e) AS high_at{i}"
+    )
 
 
 def _finite(aggregate: str, name: str) -> str:
@@ -316,7 +300,6 @@ def _finite(aggregate: str, name: str) -> str:
 
 
 def text_of(column: str) -> str:
-    """The SQL expression for a key column as text."""
     return f"CAST({quoted(column)} AS VARCHAR)"
 
 
@@ -330,9 +313,5 @@ def _joined(key: Key) -> str:
 
 
 def key_text(key: Key) -> str:
-    """A key as text of at most 60 characters; ``null`` for a null value.
-
-    >>> key_text(("JFK", None))
-    'JFK · null'
-    """
+    """A key as text of at most 60 characters: ``JFK · null``."""
     return clipped(" · ".join("null" if part is None else part for part in key), 60)

@@ -8,11 +8,7 @@ from windowmill.windowing.axis import from_us
 
 
 def instant(t_us: int) -> datetime:
-    """The instant ``t_us`` microseconds after the epoch, clipped to the range of ``datetime``.
-
-    >>> instant(1_000_000)
-    datetime.datetime(1970, 1, 1, 0, 0, 1, tzinfo=datetime.timezone.utc)
-    """
+    """The instant ``t_us`` microseconds after the epoch, clipped to the range of ``datetime``."""
     try:
         return from_us(t_us)
     except OverflowError:
@@ -20,13 +16,7 @@ def instant(t_us: int) -> datetime:
 
 
 def short(value: float) -> str:
-    """A figure in few characters.
-
-    Examples
-    --------
-    >>> short(12_345.0), short(0.12345), short(3_400_000), short(-7)
-    ('12,345', '0.123', '3.4M', '−7')
-    """
+    """A figure in few characters: ``12,345``, ``0.123``, ``3.4M``, ``−7``."""
     sign, size = ("−" if value < 0 else ""), abs(value)
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
         if size >= limit:
@@ -38,11 +28,7 @@ def short(value: float) -> str:
 
 
 def moment(at: datetime | int | None, *, seconds: bool = False) -> str:
-    """An instant in UTC, or a point of an integer axis, as text; a dash for none.
-
-    >>> moment(1234), moment(None)
-    ('1,234', '–')
-    """
+    """An instant in UTC, or a point of an integer axis, as text; a dash for none."""
     if at is None:
         return "–"
     if not isinstance(at, datetime):
@@ -52,13 +38,7 @@ def moment(at: datetime | int | None, *, seconds: bool = False) -> str:
 
 
 def elapsed(seconds: float) -> str:
-    """A duration as text; one unit, rounded.
-
-    Examples
-    --------
-    >>> elapsed(0.042), elapsed(7.31), elapsed(312), elapsed(93_600)
-    ('42 ms', '7.3 s', '5 min', '26 h')
-    """
+    """A duration in one unit, rounded: ``42 ms``, ``7.3 s``, ``5 min``, ``26 h``."""
     for limit, unit, name in ((1, 0.001, "ms"), (90, 1, "s"), (5400, 60, "min"), (172_800, 3600, "h")):
         if seconds < limit:
             return f"{seconds / unit:.1f} {name}" if name == "s" else f"{seconds / unit:.0f} {name}"

@@ -9,7 +9,6 @@ import gc
 import re
 import unicodedata
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from typing import Any
@@ -29,83 +28,88 @@ from windowmill.jobs.spark.spark_settings import DELTA_EXTENSION, EXTENSIONS, MA
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.settings import PLUGINS
 
-# `DataFrame` and `SparkSession` are for modules that only pass them on, so that these do not import PySpark.
-__all__ = [
-    "UNESCAPED",
-    "Access",
-    "ClassicAccess",
-    "ConnectAccess",
-    "DataFrame",
-    "SparkSession",
-    "access_to",
-    "hadoop_uri",
-    "holds_text",
-    "map_in_arrow",
-    "mapped",
-    "parquet_rows",
-    "sql_type",
-]
+# Re-exported for modules that only pass them on, so that these do not import PySpark.
+__all__ = ["DataFrame", "SparkSession"]
 #: Names of UTC among the session's zones, in upper case.
 _UTC = ("UTC", "ETC/UTC", "Z", "GMT", "ETC/GMT", "+00:00", "ZULU", "ETC/ZULU", "UCT", "ETC/UCT", "UNIVERSAL")
 #: Characters that a Java URI does not escape in a path, besides letters and digits.
 UNESCAPED = "/@_-!.~'()*,;:$&+="
+#: A function over the batches of a partition.
+_OverBatches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _URI = re.compile(r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):(?://(?P<authority>[^/]*))?)?(?P<path>.*)", re.DOTALL)
 
 
-class Access(ABC):
-    """What runs need of a session's driver."""
+class Access:
+    """What runs need of a session's driver; here that of a classic session, whose JVM belongs to this process."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
 
-    @abstractmethod
     def cores(self) -> int:
         """Number of tasks that run at a time."""
+        return self.spark.sparkContext.defaultParallelism
 
-    @abstractmethod
     def uri(self, path: str) -> str:
         """The URI of an absolute path or URI as in Spark's ``_metadata.file_path``: Hadoop qualifies paths and escapes some characters."""
+        java: Any = self.spark._jvm  # noqa: SLF001 - only Hadoop itself knows the default file system
+        hadoop = self.spark._jsc.hadoopConfiguration()  # noqa: SLF001
+        unqualified = java.org.apache.hadoop.fs.Path(path)
+        qualified = unqualified.getFileSystem(hadoop).makeQualified(unqualified).toString()
+        return str(java.org.apache.hadoop.fs.Path(qualified).toUri().toString())
 
-    @abstractmethod
     def ship(self, shipment: Shipment) -> None:
         """Give workers the modules of ``shipment``."""
+        context = self.spark.sparkContext
+        if shipment.plugins:
+            named = set(filter(None, context.environment.get(PLUGINS.name, "").split(",")))
+            # Python workers started from now on have this variable; `spark.executorEnv` would have to be set before the session starts.
+            context.environment[PLUGINS.name] = ",".join(sorted(named | set(shipment.plugins)))
+        if (context.master or "").partition("[")[0] != "local":
+            for file in shipment.files():
+                context.addPyFile(str(file))
 
-    @abstractmethod
     def apply(self, conf: Mapping[str, str]) -> None:
         """Set those settings of ``conf`` that can still be changed."""
+        for key, value in conf.items():
+            if self.spark.conf.isModifiable(key):
+                self.spark.conf.set(key, value)
 
-    @abstractmethod
     def file_ranges(self, df: DataFrame) -> list[list[FileRange]] | None:
         """See :func:`windowmill.jobs.spark.file_ranges.file_ranges`; ``None`` also where the plan is not known."""
+        return file_ranges(df)
 
-    @abstractmethod
     def delta_scan(self, df: DataFrame) -> DeltaScan | None:
         """See :func:`windowmill.jobs.spark.file_ranges.delta_scan`; ``None`` also where the plan is not known."""
+        return delta_scan(df)
 
-    @abstractmethod
     def in_utc(self, df: DataFrame) -> tuple[DataFrame, Callable[[DataFrame], DataFrame]]:
         """``df`` such that what is computed of it takes UTC for the session's zone, and what brings a result back into the session.
 
         The session's settings stay as they are, and so does what ``df`` itself computes.
         """
+        # A plan keeps the zone with which it was analyzed, so it is analyzed in a copy of the session.
+        copy = type(self.spark)(self.spark.sparkContext, self.spark._jsparkSession.cloneSession())  # noqa: SLF001
+        copy.conf.set(TIME_ZONE, "UTC")
+        return _of_session(copy, df), partial(_of_session, self.spark)
 
-    @abstractmethod
-    def named(self, rows: DataFrame, types: StructType) -> DataFrame:
+    def named(self, rows: DataFrame, types: StructType) -> DataFrame:  # noqa: ARG002 - a classic session names them so by itself
         """``rows`` of ``types``, which were given as values, as if they had been named in SQL."""
+        return rows
 
     def has_delta(self) -> bool:
         """Whether the session has Delta's extension, and its classes as far as this process can see them."""
-        return DELTA_EXTENSION in (self.spark.conf.get(EXTENSIONS, "") or "")
+        java: Any = self.spark._jvm  # noqa: SLF001
+        # py4j treats a class that it does not find as a package.
+        return _names_delta(self.spark) and type(java.io.delta.tables.DeltaTable).__name__ == "JavaClass"
 
 
 def access_to(spark: SparkSession) -> Access:
-    """The access to the driver of ``spark``, a session of either kind."""
     # By name: to import the class takes a second, and another thread may be about to.
     connect = any(kind.__module__ == "pyspark.sql.connect.session" for kind in type(spark).__mro__)
-    return ConnectAccess(spark) if connect else ClassicAccess(spark)
+    return ConnectAccess(spark) if connect else Access(spark)
 
 
-def map_in_arrow(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
+def map_in_arrow(rows: DataFrame, function: _OverBatches, schema: pa.Schema) -> DataFrame:
     """``rows.mapInArrow`` with columns as ``schema``.
 
     Spark takes the columns that ``function`` yields by place: it compares no names, and drops surplus columns. From ``rows`` without
@@ -116,25 +120,20 @@ def map_in_arrow(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]],
 
 
 def parquet_rows(spark: SparkSession, paths: Sequence[str], schema: pa.Schema) -> DataFrame:
-    """The rows of the Parquet files at ``paths``, with the columns ``schema``."""
     return spark.read.schema(from_arrow_schema(schema)).parquet(*paths)
 
 
-def mapped(rows: DataFrame, function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], schema: pa.Schema) -> DataFrame:
+def mapped(rows: DataFrame, function: _OverBatches, schema: pa.Schema) -> DataFrame:
     """``rows.mapInArrow`` for columns of any name; PySpark itself would parse a dot or backtick in a name as syntax."""
     numbered = rows.toDF(*(f"_{n}" for n in range(len(rows.columns))))
     return map_in_arrow(numbered, partial(_named, function, rows.columns), schema)
 
 
-def _named(
-    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], names: list[str], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _named(function: _OverBatches, names: list[str], batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     return function(batch.rename_columns(names) for batch in batches)
 
 
-def _in_worker(
-    function: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _in_worker(function: _OverBatches, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from function(batches)
     _keep_modules()
 
@@ -143,56 +142,6 @@ def _in_worker(
 def _keep_modules() -> None:
     """Exempt what a worker has imported from garbage collection; PySpark's workers collect after each task, 0.1 s on busy cores."""
     gc.freeze()
-
-
-class ClassicAccess(Access):
-    """A session whose JVM belongs to this process."""
-
-    def cores(self) -> int:
-        return self.spark.sparkContext.defaultParallelism
-
-    def uri(self, path: str) -> str:
-        java: Any = self.spark._jvm  # noqa: SLF001 - only Hadoop itself knows the default file system
-        hadoop = self.spark._jsc.hadoopConfiguration()  # noqa: SLF001
-        unqualified = java.org.apache.hadoop.fs.Path(path)
-        qualified = unqualified.getFileSystem(hadoop).makeQualified(unqualified).toString()
-        return str(java.org.apache.hadoop.fs.Path(qualified).toUri().toString())
-
-    def ship(self, shipment: Shipment) -> None:
-        context = self.spark.sparkContext
-        if shipment.plugins:
-            named = set(filter(None, context.environment.get(PLUGINS.name, "").split(",")))
-            # Python workers started from now on have this variable; `spark.executorEnv` would have to be set before the session starts.
-            context.environment[PLUGINS.name] = ",".join(sorted(named | set(shipment.plugins)))
-        if (context.master or "").partition("[")[0] == "local":
-            return
-        for file in shipment.files():
-            context.addPyFile(str(file))
-
-    def apply(self, conf: Mapping[str, str]) -> None:
-        for key, value in conf.items():
-            if self.spark.conf.isModifiable(key):
-                self.spark.conf.set(key, value)
-
-    def file_ranges(self, df: DataFrame) -> list[list[FileRange]] | None:
-        return file_ranges(df)
-
-    def delta_scan(self, df: DataFrame) -> DeltaScan | None:
-        return delta_scan(df)
-
-    def in_utc(self, df: DataFrame) -> tuple[DataFrame, Callable[[DataFrame], DataFrame]]:
-        # A plan keeps the zone with which it was analyzed, so it is analyzed in a copy of the session.
-        copy = type(self.spark)(self.spark.sparkContext, self.spark._jsparkSession.cloneSession())  # noqa: SLF001
-        copy.conf.set(TIME_ZONE, "UTC")
-        return _of_session(copy, df), partial(_of_session, self.spark)
-
-    def named(self, rows: DataFrame, types: StructType) -> DataFrame:  # noqa: ARG002 - a classic session names them so by itself
-        return rows
-
-    def has_delta(self) -> bool:
-        java: Any = self.spark._jvm  # noqa: SLF001
-        # py4j treats a class that it does not find as a package.
-        return super().has_delta() and type(java.io.delta.tables.DeltaTable).__name__ == "JavaClass"
 
 
 class ConnectAccess(Access):
@@ -243,6 +192,13 @@ class ConnectAccess(Access):
         typed = {field.name: cells[field.name].cast(sql_type(field.dataType)) for field in types if holds_text(field.dataType)}
         return rows.select(*(cell.alias(name) for name, cell in (cells | typed).items()))
 
+    def has_delta(self) -> bool:
+        return _names_delta(self.spark)
+
+
+def _names_delta(spark: SparkSession) -> bool:
+    return DELTA_EXTENSION in (spark.conf.get(EXTENSIONS, "") or "")
+
 
 def _of_session(session: SparkSession, df: DataFrame) -> DataFrame:
     """``df``, as it has been analyzed, as a DataFrame of ``session``, which shares the JVM with its own."""
@@ -254,8 +210,6 @@ def _of_session(session: SparkSession, df: DataFrame) -> DataFrame:
 def hadoop_uri(path: str) -> str:
     """What Hadoop makes of an absolute path or URI where the default file system is this machine's.
 
-    Examples
-    --------
     >>> hadoop_uri("/tables/a é/100%"), hadoop_uri("file:///tables//a/"), hadoop_uri("s3a://bucket/a b")
     ('file:/tables/a%20é/100%25', 'file:/tables/a', 's3a://bucket/a%20b')
     """
@@ -263,20 +217,17 @@ def hadoop_uri(path: str) -> str:
     assert parts is not None
     authority = f"//{parts['authority']}" if parts["authority"] else ""
     plain = re.sub("/+", "/", parts["path"])
-    return f"{parts['scheme'] or 'file'}:{authority}{''.join(map(_escaped, plain if plain == '/' else plain.rstrip('/')))}"
-
-
-def _escaped(character: str) -> str:
     # Java escapes spaces and control characters of all scripts, and keeps their letters.
-    kept = not character.isascii() and unicodedata.category(character) not in ("Zs", "Zl", "Zp", "Cc")
-    return character if kept else quote(character, safe=UNESCAPED)
+    escaped = (
+        each if not each.isascii() and unicodedata.category(each) not in ("Zs", "Zl", "Zp", "Cc") else quote(each, safe=UNESCAPED)
+        for each in (plain if plain == "/" else plain.rstrip("/"))
+    )
+    return f"{parts['scheme'] or 'file'}:{authority}{''.join(escaped)}"
 
 
 def sql_type(kind: DataType) -> str:
     """The name of a type in SQL, nullability of fields included.
 
-    Examples
-    --------
     >>> from pyspark.sql.types import LongType, StructField
     >>> sql_type(StructType([StructField("a.b", StringType()), StructField("n", ArrayType(LongType()), False)]))
     'STRUCT<`a.b`: string, `n`: ARRAY<bigint> NOT NULL>'
@@ -293,7 +244,6 @@ def sql_type(kind: DataType) -> str:
 
 
 def holds_text(kind: DataType) -> bool:
-    """Whether a value of the type holds a text."""
     match kind:
         case StructType():
             return any(holds_text(field.dataType) for field in kind)

@@ -14,11 +14,7 @@ if TYPE_CHECKING:
 
 _SOURCES = "org.apache.spark.sql.execution.datasources"
 _RELATION, _PROJECT = f"{_SOURCES}.LogicalRelation", "org.apache.spark.sql.catalyst.plans.logical.Project"
-_FILES, _PARQUET, _LISTED = (
-    f"{_SOURCES}.HadoopFsRelation",
-    f"{_SOURCES}.parquet.ParquetFileFormat",
-    f"{_SOURCES}.InMemoryFileIndex",
-)
+_FILES, _PARQUET, _LISTED = (f"{_SOURCES}.{name}" for name in ("HadoopFsRelation", "parquet.ParquetFileFormat", "InMemoryFileIndex"))
 #: Metadata of columns that Spark finds in a file by number instead of by name.
 _FIELD_ID = "parquet.field.id"
 #: A scan of a Delta table; to plan its files takes Spark a job.

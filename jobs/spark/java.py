@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from pathlib import Path
 
 from windowmill.windowing.errors import MachineError
@@ -38,21 +37,13 @@ class Java:
         first, _, rest = self.version.partition(".")
         return int(re.split(r"\D", rest if first == "1" and rest else first)[0])
 
-    @property
-    def usable(self) -> bool:
-        """Whether Spark runs on it."""
-        return self.major >= OLDEST
-
 
 _RELEASE = re.compile(r'^JAVA_VERSION="(\d[^"]*)"', re.MULTILINE)
 
 
 @cache
 def java_at(home: Path) -> Java | None:
-    """The Java under ``home``, with the version of its file ``release``, or the one that it reports when started (about 0.1 s).
-
-    ``None`` if there is no Java, or if it has no such file and does not start.
-    """
+    """The Java under ``home``, with the version of its file ``release``, else the one that it reports (0.1 s); null if it has neither."""
     with suppress(OSError):
         if os.access(home / "bin" / "java", os.X_OK) and (written := _RELEASE.search((home / "release").read_text())):
             return Java(home, written[1])
@@ -65,17 +56,11 @@ def java_at(home: Path) -> Java | None:
 
 
 def find_java() -> Java:
-    """The Java to run Spark with: that of JAVA_HOME if usable, else that on PATH, else the oldest usable one under /usr/lib/jvm.
-
-    Raises
-    ------
-    MachineError
-        If none of them is Java 17 or newer.
-    """
+    """The Java to run Spark with: that of JAVA_HOME if usable, else that on PATH, else the oldest usable one under /usr/lib/jvm."""
     seen: list[Java] = []
-    for home in chain(_preferred_homes(), _installed_homes()):
+    for home in _homes():
         java = java_at(home)
-        if java is not None and java.usable:
+        if java is not None and java.major >= OLDEST:
             return java
         if java is not None:
             seen.append(java)
@@ -86,23 +71,19 @@ def find_java() -> Java:
     )
 
 
-def _preferred_homes() -> Iterator[Path]:
+def _homes() -> Iterator[Path]:
     if os.environ.get("JAVA_HOME"):
         yield Path(os.environ["JAVA_HOME"])
     on_path = shutil.which("java")
     if on_path:
         yield Path(on_path).resolve().parent.parent
-
-
-def _installed_homes() -> Iterator[Path]:
-    """Installed homes, oldest version first: Spark is tested most on the oldest release that it supports."""
-    homes = {java.resolve().parent.parent for java in INSTALLED_UNDER.glob("*/bin/java")}
-    javas = [java for java in map(java_at, sorted(homes)) if java is not None]
+    # The oldest version first: Spark is tested most on the oldest release that it supports.
+    installed = {java.resolve().parent.parent for java in INSTALLED_UNDER.glob("*/bin/java")}
+    javas = [java for java in map(java_at, sorted(installed)) if java is not None]
     yield from (java.home for java in sorted(javas, key=lambda java: java.major))
 
 
 def main() -> int:
-    """Print the home of the Java in use; exit code 1 and advice if there is none."""
     try:
         print(find_java().home)
     except MachineError as problem:

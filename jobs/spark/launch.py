@@ -26,13 +26,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
 from typing import Any
 
 from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.spark.daemon import WAITING
+from windowmill.jobs.spark.jars import pyspark_folder
 from windowmill.jobs.spark.spark_settings import SERVER, WORKER_MEMORY, session_conf
 from windowmill.windowing.errors import MachineError
 
@@ -44,29 +44,15 @@ _KNOWN = {"SPARK_LOCAL_IP", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE", "S
 _CONFIGURED = {"HADOOP_CONF_DIR", "YARN_CONF_DIR", "PYSPARK_SUBMIT_ARGS"}
 #: Settings for which the launcher's command has parts that :func:`command` does not write.
 _OTHERS = {"spark.driver.extraLibraryPath", "spark.driver.defaultExtraClassPath", "spark.local.dir", "spark.eventLog.enabled"}
+_PACKAGES = (
+    "java.lang java.lang.invoke java.lang.reflect java.io java.net java.nio java.util java.util.concurrent java.util.concurrent.atomic "
+    "jdk.internal.ref sun.nio.ch sun.nio.cs sun.security.action sun.util.calendar"
+)
 #: What Spark 4.2's launcher opens to Spark (``JavaModuleOptions``), but for ``--add-modules=jdk.incubator.vector``. Java warns of that
 #: module at each start, and only the linear algebra of MLlib, which no job uses, would be faster by it.
 _MODULES = [
     "-XX:+IgnoreUnrecognizedVMOptions",
-    *(
-        f"--add-opens=java.base/{package}=ALL-UNNAMED"
-        for package in (
-            "java.lang",
-            "java.lang.invoke",
-            "java.lang.reflect",
-            "java.io",
-            "java.net",
-            "java.nio",
-            "java.util",
-            "java.util.concurrent",
-            "java.util.concurrent.atomic",
-            "jdk.internal.ref",
-            "sun.nio.ch",
-            "sun.nio.cs",
-            "sun.security.action",
-            "sun.util.calendar",
-        )
-    ),
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _PACKAGES.split()),
     "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
     "-Dio.netty.tryReflectionSetAccessible=true",
     "-Dio.netty.allocator.type=pooled",
@@ -81,16 +67,15 @@ LOOK_SECONDS = 0.01
 
 @dataclass(slots=True)
 class _Begun:
-    """A JVM that was started with ``settings``, and the daemon of Python workers that waits for it.
-
-    ``folder`` is for its temporary files, ``lock`` is held while they are needed; ``disconnect`` ends the calls of this process to the JVM.
-    """
+    """A JVM that was started with ``settings``, and the daemon of Python workers that waits for it."""
 
     settings: Mapping[str, str]
     process: subprocess.Popen[bytes]
     daemon: subprocess.Popen[bytes]
+    #: For temporary files, and a lock that is held while they are needed.
     folder: Path
     lock: int
+    #: Ends the calls of this process to the JVM.
     disconnect: Callable[[], None] | None = None
 
     @property
@@ -112,24 +97,12 @@ class _Begun:
 _begun: list[_Begun] = []
 
 
-def _needs_no_jvm() -> bool:
-    """Whether this process has a JVM, or knows where Spark runs: by the address of a server, or by ``spark-submit``."""
-    return bool(_begun) or _connected() or bool(os.environ.get(SERVER)) or "PYSPARK_GATEWAY_PORT" in os.environ
-
-
 def begin(*, brief: bool) -> None:
-    """Start the JVM of the session that a run will ask for.
+    """Start the JVM of the session that a run will ask for; ``brief`` as for :func:`.spark_session`.
 
     Does nothing if the run will use a server or a JVM that exists, or if the environment configures Spark.
-
-    ``brief`` as for :func:`.spark_session`.
-
-    Raises
-    ------
-    MachineError
-        If Java or the Delta jars are missing.
     """
-    if _needs_no_jvm():
+    if _begun or _connected() or os.environ.get(SERVER) or "PYSPARK_GATEWAY_PORT" in os.environ:
         return
     settings, home = session_conf(None, {}, brief=brief), _spark_home()
     if home is None or not _is_plain(settings):
@@ -149,7 +122,8 @@ def begin(*, brief: bool) -> None:
         command(settings, home, Path(os.environ["JAVA_HOME"]), [f"-Djava.io.tmpdir={folder}"]),
         stdin=subprocess.PIPE,  # the JVM ends when this process dies, which closes the pipe
         env=environment,
-        preexec_fn=_ignore_interrupts,  # noqa: PLW1509 - one system call, which needs no lock
+        # As in PySpark, this process decides what an interrupt ends.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),  # noqa: PLW1509 - one system call, which needs no lock
     )
     daemon = subprocess.Popen(
         [sys.executable, "-m", settings["spark.python.daemon.module"], "wait", environment[WAITING]],
@@ -164,13 +138,7 @@ def begin(*, brief: bool) -> None:
 
 
 def attach(settings: Mapping[str, str]) -> None:
-    """Have PySpark use the JVM that :func:`begin` has started with ``settings``, if there is one.
-
-    Raises
-    ------
-    MachineError
-        If the JVM has ended.
-    """
+    """Have PySpark use the JVM that :func:`begin` has started with ``settings``, if there is one."""
     if not _begun or _connected():
         return
     if _begun[0].settings != settings:
@@ -231,10 +199,7 @@ def _is_plain(settings: Mapping[str, str]) -> bool:
 
 def _spark_home() -> Path | None:
     """Folder of the Spark inside PySpark's package; null if Spark's own search would find another one, or one with settings of its own."""
-    found = find_spec("pyspark")
-    if found is None or found.origin is None:
-        return None
-    home = Path(found.origin).parent
+    home = pyspark_folder()
     others = Path("../bin/spark-submit"), home / "spark-distribution", home / "conf"
     return None if any(path.exists() for path in others) else home
 
@@ -246,13 +211,7 @@ def _connected() -> bool:
 
 
 def _scratch() -> tuple[Path, int]:
-    """A new folder for a JVM's temporary files, with a lock on it. Removes the folders of processes that were killed.
-
-    Raises
-    ------
-    OSError
-        If there can be none, or the folder above it is not this user's: others could change the files, or have it be a link.
-    """
+    """A new folder for a JVM's temporary files, with a lock on it. Removes the folders of processes that were killed."""
     base = Path(tempfile.gettempdir()) / f"windowmill-jvm-{os.getuid()}"
     base.mkdir(mode=0o700, exist_ok=True)
     # The lock on the base keeps others from taking the new folder for one of a dead process before it is locked itself.
@@ -278,10 +237,6 @@ def _scratch() -> tuple[Path, int]:
         os.close(turn)
 
 
-def _ignore_interrupts() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in PySpark: this process decides what an interrupt ends
-
-
 def _end() -> None:
     while _begun:
         _begun.pop().end()
@@ -305,23 +260,17 @@ def silence_accumulators() -> None:
 
 
 def stoppable_collection(gateway: Any) -> Callable[[], None]:
-    """Make it possible to stop a thread of Py4J, which names to the JVM of ``gateway`` objects that are not needed any more.
-
-    Returns
-    -------
-    Callable
-        Stops it, between two objects.
-    """
+    """Give what stops the thread of Py4J that names to the JVM of ``gateway`` objects that are not needed any more."""
     client = gateway._gateway_client  # noqa: SLF001 - Py4J cannot stop the thread without waiting for a second
     collect, turn = client.garbage_collect_object, Lock()
 
     def garbage_collect_object(target_id: str, enqueue: bool = True) -> None:
         if enqueue:
             collect(target_id, enqueue)
-            return
-        with turn:
-            if client.is_connected:
-                collect(target_id, enqueue)
+        else:
+            with turn:
+                if client.is_connected:
+                    collect(target_id, enqueue)
 
     def stop() -> None:
         held = turn.acquire(timeout=MAX_SECONDS)

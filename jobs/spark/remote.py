@@ -34,17 +34,7 @@ RETRIES = 3
 
 @dataclass(frozen=True)
 class ServerFacts:
-    """What a server reports about itself.
-
-    Attributes
-    ----------
-    version
-        Spark's version.
-    extensions
-        Extensions of its sessions.
-    release
-        Windowmill's release, if ``windowmill serve`` has started it; else empty.
-    """
+    """Spark's version, the extensions of its sessions, and windowmill's release; empty unless ``windowmill serve`` has started it."""
 
     version: str
     extensions: str
@@ -52,7 +42,7 @@ class ServerFacts:
 
     def problem(self) -> str | None:
         """Why runs cannot use it, and what to do; null if they can."""
-        if _minor(self.version) != _minor(pyspark.__version__):
+        if self.version.split(".")[:2] != pyspark.__version__.split(".")[:2]:
             return f"runs Spark {self.version}, and this is pyspark {pyspark.__version__}; start one with `windowmill serve`"
         if DELTA_EXTENSION not in self.extensions:
             return "has no Delta; start it with `windowmill serve`, or with Delta's jars and spark.sql.extensions as docs/airflow.md says"
@@ -66,13 +56,7 @@ def attach(address: str, conf: Mapping[str, str], *, code: str = "") -> SparkSes
 
     Python workers belong to a session, are not ended with it (Spark's pull request 55131), and keep the modules that they have imported. So
     all clients share a session, and code that differs gets another one: ``code`` is a digest of the modules that are shipped to it.
-
-    Raises
-    ------
-    ServerGoneError
-        If the server does not answer.
-    MachineError
-        If runs cannot use it.
+    Raises ``ServerGoneError`` if the server does not answer, ``MachineError`` if runs cannot use it.
     """
     from pyspark.sql.connect.client.retries import DefaultPolicy
     from pyspark.sql.connect.session import SparkSession as ConnectSession
@@ -148,7 +132,6 @@ def _refusal(shown: str, err: Any) -> MachineError:
 
 
 def _channel_of(address: str) -> Any:
-    """PySpark's reading of an address."""
     from pyspark.sql.connect.client import DefaultChannelBuilder
 
     try:
@@ -161,21 +144,12 @@ def _channel_of(address: str) -> Any:
 
 def kept_session(code: str = "") -> str:
     """Id of the session that all clients with this code of windowmill, and the shipped code whose digest is ``code``, have in common."""
-    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"windowmill {metadata.version('windowmill')} {_newest_change()} {code}"))
-
-
-def _newest_change() -> int:
-    """When a module of windowmill was last changed, in nanoseconds since 1970."""
     root = Path(__file__).parents[2]
-    return max(file.stat().st_mtime_ns for name in _PACKAGES for file in (root / name).resolve().rglob("*.py"))
+    newest_change = max(file.stat().st_mtime_ns for name in _PACKAGES for file in (root / name).resolve().rglob("*.py"))
+    return str(uuid.uuid5(uuid.NAMESPACE_DNS, f"windowmill {metadata.version('windowmill')} {newest_change} {code}"))
 
 
 def _with_session(address: str, session: str) -> str:
-    """``address`` with the session's id, unless it names one."""
     if ";session_id=" in address:
         return address
     return f"{address.rstrip('/;')}{'' if '/;' in address else '/'};session_id={session}"
-
-
-def _minor(version: str) -> list[str]:
-    return version.split(".")[:2]

@@ -32,17 +32,14 @@ from windowmill.windowing.spec import Pipeline
 if TYPE_CHECKING:
     from windowmill.jobs.batch.progress import Progress
 
-NO_CONF: Mapping[str, str] = MappingProxyType({})
-NOTHING_SHIPPED = Shipment()
-
 
 def spark_session(
     app_name: str = "windowmill",
     *,
     master: str | None = None,
-    conf: Mapping[str, str] = NO_CONF,
+    conf: Mapping[str, str] = MappingProxyType({}),
     brief: bool = False,
-    shipment: Shipment = NOTHING_SHIPPED,
+    shipment: Shipment = Shipment(),  # noqa: B008 - it is frozen
     say: Callable[[str], None] = warnings.warn,
 ) -> SparkSession:
     """The running session, or one of the Spark Connect server that ``SPARK_REMOTE`` names, or a new one, which takes 2 to 5 seconds.
@@ -74,20 +71,17 @@ def spark_session(
         access_to(running).apply({**RUNTIME_CONF, **conf})
         return _checked(running)
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # set by spark-submit, whose JVM is running: launch settings would come too late
-    remote = None if submitted or master is not None else _of_server({**RUNTIME_CONF, **conf}, shipment, say)
-    if remote is not None:
-        return remote
+    found = None if submitted or master is not None else _of_server({**RUNTIME_CONF, **conf}, shipment, say)
+    if found is not None:
+        return found
     os.environ.pop(SERVER, None)  # PySpark would connect to it
     settings = {**DELTA_CONF, **RUNTIME_CONF, **conf} if submitted else session_conf(master, conf, brief=brief)
     if not submitted:
         if master is None and not conf:
             launch.begin(brief=brief)
         launch.attach(settings)
-    builder = SparkSession.builder.appName(app_name)
-    for key, value in settings.items():
-        builder = builder.config(key, value)
     try:
-        session = builder.getOrCreate()
+        session = SparkSession.builder.appName(app_name).config(map=dict[str, Any](settings)).getOrCreate()
     except PySparkRuntimeError as err:
         raise MachineError("Spark did not start, its own message is above; `windowmill doctor` examines this machine") from err
     launch.silence_accumulators()
@@ -95,18 +89,14 @@ def spark_session(
 
 
 def import_client() -> None:
-    """Import what speaks to Spark Connect servers."""
     importlib.import_module("pyspark.sql.connect.session")
 
 
 def _of_server(conf: Mapping[str, str], shipment: Shipment, say: Callable[[str], None]) -> SparkSession | None:
     """A session of the server that ``SPARK_REMOTE`` names; null if it names none, or one that does not answer."""
     address = os.environ.get(SERVER)
-    if not address:
-        return None
-
     try:
-        return remote.attach(address, conf, code=shipment.digest)
+        return remote.attach(address, conf, code=shipment.digest) if address else None
     except ServerGoneError as err:
         say(f"{err}; this process starts Spark of its own")
         return None

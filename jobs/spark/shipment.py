@@ -46,7 +46,6 @@ class Shipment:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of all that is shipped."""
         sha = hashlib.sha256("\n".join(self.plugins).encode())
         for file in self.files():
             sha.update(f"\n{file.name}\n".encode() + file.read_bytes())

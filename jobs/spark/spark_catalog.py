@@ -31,15 +31,6 @@ def session_for(pipeline: Pipeline, say: Callable[[str], None]) -> SparkSession:
 
 
 def location_of(spark: SparkSession, table: str) -> str | None:
-    """Location of a Delta table; null if the catalog has no such table.
-
-    Raises
-    ------
-    SourceFeatureError
-        If it is a view, or a table of another format.
-    SourceMissingError
-        If no catalog of the session can have a table of this name.
-    """
     try:
         if not spark.catalog.tableExists(_quoted(table)):
             return None
@@ -70,15 +61,7 @@ def not_found(spark: SparkSession, field: str, table: str) -> SourceMissingError
 
 
 def location_for(spark: SparkSession, table: str) -> str:
-    """Where a new table lies: in the folder of its database.
-
-    Raises
-    ------
-    SourceMissingError
-        If there is no such database.
-    UnsupportedError
-        If Spark's session catalog takes no table of this name, which it would say only once the table is written.
-    """
+    """Where a new table lies: in the folder of its database."""
     database, _, name = table.rpartition(".")
     if "." not in database.removeprefix(f"{_SESSION}.") and not _NAME.fullmatch(name):
         raise UnsupportedError(f"table {table}: Spark's session catalog takes only names of letters, digits and _; rename {name!r}")
@@ -97,7 +80,6 @@ def folder_of(spark: SparkSession, table: str) -> str:
 
 
 def register(spark: SparkSession, table: str, location: str) -> None:
-    """Make the Delta table at ``location`` known to the catalog as ``table``, if it is not."""
     spark.sql(f"CREATE TABLE IF NOT EXISTS {_quoted(table)} USING delta LOCATION {spark_text(spark_path(location))}")
 
 

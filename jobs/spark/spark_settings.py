@@ -140,10 +140,8 @@ def _java_options(*, brief: bool) -> list[str]:
 def spark_path(place: str) -> str:
     """``place`` as Spark takes it: an absolute path, or a URI with Hadoop's scheme.
 
-    The JVM resolves relative paths in the folder where it was started, and takes escapes in a URI as they stand.
+    The JVM resolves relative paths in the folder where it was started, and takes escapes in a URI as they are.
 
-    Examples
-    --------
     >>> spark_path("s3://bucket/flights"), spark_path("gs://bucket/flights")
     ('s3a://bucket/flights', 'gs://bucket/flights')
     """
@@ -152,13 +150,7 @@ def spark_path(place: str) -> str:
 
 
 def reader_options(place: str) -> dict[str, str]:
-    """Options of a ``DataFrameReader`` of files at ``place``, with the credentials that delta-rs takes; empty on this machine.
-
-    Raises
-    ------
-    MachineError
-        If this machine lacks the jars.
-    """
+    """Options of a ``DataFrameReader`` of files at ``place``, with the credentials that delta-rs takes; empty on this machine."""
     if not spark_path(place).startswith("s3a://"):
         return {}
     if not has_s3_jars():

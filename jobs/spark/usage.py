@@ -7,11 +7,9 @@ of each of its operations, but no executors.
 from __future__ import annotations
 
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windowmill.jobs.spark.access import ConnectAccess, access_to
 
@@ -23,29 +21,24 @@ _NOTED_MS = 2_000
 _DESCRIPTION = "spark.job.description"
 
 
-@dataclass(frozen=True, slots=True)
-class TaskCounts:
-    """What Spark has run; ``executors`` are the ids of those that ran tasks."""
+class TaskCounts(NamedTuple):
+    """What Spark has run; ``executors`` are the ids of those that ran tasks, as far as they are known."""
 
-    jobs: int = 0
-    stages: int = 0
-    tasks: int = 0
+    jobs: int
+    stages: int
+    tasks: int
     executors: frozenset[str] = frozenset()
 
 
 class Usage:
-    """What one batch uses of Spark; nothing until :meth:`watch` is given a session.
-
-    ``title`` names the batch in the descriptions of its jobs.
-    """
+    """What one batch, which ``title`` names to Spark, uses of it; nothing until :meth:`watch` is given a session."""
 
     def __init__(self, title: str) -> None:
         self._title, self._step = title, ""
-        self._watched: _Watched | None = None
+        self._watched: _OfProcess | _OfServer | None = None
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
-        """Within it jobs are described as of the step ``name``."""
         before, self._step = self._step, name
         self._describe()
         try:
@@ -55,7 +48,6 @@ class Usage:
             self._describe()
 
     def watch(self, spark: SparkSession) -> None:
-        """Count what ``spark`` runs from now on."""
         if self._watched is None:
             self._watched = _OfServer(spark) if isinstance(access_to(spark), ConnectAccess) else _OfProcess(spark)
             self._describe()
@@ -68,7 +60,6 @@ class Usage:
         return {"engine": "spark", **self._watched.where(), **used, "executors": len(counts.executors or executors)}
 
     def end(self) -> None:
-        """Stop counting, and leave the session as it was."""
         if self._watched is not None:
             with suppress(Exception):  # the session may be gone
                 self._watched.end()
@@ -79,28 +70,8 @@ class Usage:
             self._watched.describe(f"{self._title}: {self._step}" if self._step else self._title)
 
 
-class _Watched(ABC):
-    """A session whose jobs are counted."""
-
-    @abstractmethod
-    def where(self) -> dict[str, str]:
-        """Application id and master."""
-
-    @abstractmethod
-    def describe(self, text: str) -> None:
-        """Have Spark show ``text`` with the jobs that follow."""
-
-    @abstractmethod
-    def counts(self) -> TaskCounts:
-        """What has run so far."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """Leave the session as it was."""
-
-
-class _OfProcess(_Watched):
-    """A classic session."""
+class _OfProcess:
+    """The jobs of a classic session."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._context, self._tag = spark.sparkContext, f"windowmill-{uuid.uuid4().hex[:12]}"
@@ -108,9 +79,11 @@ class _OfProcess(_Watched):
         self._context.addJobTag(self._tag)
 
     def where(self) -> dict[str, str]:
+        """Application id and master."""
         return {"application": self._context.applicationId, "master": self._context.master or ""}
 
     def describe(self, text: str) -> None:
+        """Have Spark show ``text`` with the jobs that follow."""
         self._context.setJobDescription(text)
 
     def counts(self) -> TaskCounts:
@@ -131,8 +104,8 @@ class _OfProcess(_Watched):
         self._context.setLocalProperty(_DESCRIPTION, self._before)  # type: ignore[arg-type]  # null removes it
 
 
-class _OfServer(_Watched):
-    """A session of Spark Connect. A job is what the client asked for: how many jobs the server made of it, it does not say.
+class _OfServer:
+    """The jobs of a session of Spark Connect. A job is what the client asked for: how many jobs the server made of it, it does not say.
 
     The server's last report on an operation may be older than its end. The stage that began last has run all the same: only stages before
     it can have been skipped.

@@ -60,7 +60,6 @@ class Server:
 
     @property
     def address(self) -> str:
-        """What clients connect to, for ``SPARK_REMOTE``."""
         # PySpark sends a token without TLS to this name alone.
         return f"sc://localhost:{self.port}/;token={self.token}"
 
@@ -70,13 +69,7 @@ class Server:
         return self._process.pid if self._process else 0
 
     def keep(self, ready: Callable[[Server], None]) -> str:
-        """Start the server, warm it up, call ``ready``, and keep it until it is to end; why it ended.
-
-        Raises
-        ------
-        MachineError
-            If the port is taken, or the server does not start.
-        """
+        """Start the server, warm it up, call ``ready``, and keep it until it is to end; why it ended."""
         with tempfile.TemporaryDirectory(prefix="windowmill-serve-") as scratch:
             try:
                 self._start(Path(scratch))
@@ -167,15 +160,12 @@ class Server:
         return "asked to stop"
 
     def _most_bytes(self) -> int:
-        """The memory limit of a server that has just become ready; 0 for none.
-
-        A limit that it exceeds already counts as none: a new server would exceed it too, and be restarted for ever.
-        """
+        """The memory limit of a server that has just become ready; 0 for none."""
+        # One that it exceeds already counts as none: a new server would exceed it too, and be restarted for ever.
         most, held = self._limits.memory_bytes, memory_bytes(self.pid)
         if most and held > most:
-            self._say(
-                f"the server takes {held / 2**30:.1f} GiB once it is warm, so its limit of {most / 2**30:.0f} GiB is ignored; raise it"
-            )
+            taken, limit = f"{held / 2**30:.1f} GiB", f"{most / 2**30:.0f} GiB"
+            self._say(f"the server takes {taken} once it is warm, so its limit of {limit} is ignored; raise it")
             return 0
         return most
 

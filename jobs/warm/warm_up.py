@@ -65,7 +65,6 @@ def warm_up(spark: SparkSession, folder: Path) -> None:
 
 
 def main() -> int:
-    """Warm up the server; an error is one line."""
     try:
         os.environ[COMPUTE.name] = "spark"
         # Runs that ship no modules use this session.

@@ -409,7 +409,7 @@ def test_page_is_bounded(tmp_path):
 
 
 def test_many_batches_show_the_latest(pipeline, monkeypatch):
-    monkeypatch.setattr("windowmill.jobs.report.BATCHES_SHOWN", 4)
+    monkeypatch.setattr("windowmill.jobs.report.page.BATCHES_SHOWN", 4)
     commit(pipeline, 7)
     page = Page.of(pipeline)
     assert "the latest 4 of 7 batches" in page.words

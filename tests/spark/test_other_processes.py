@@ -22,7 +22,7 @@ from tests.spark.harness import Bench, differences, events
 from tests.spark.serving import Served, serve
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.commands.doctor import check_server
-from windowmill.jobs.spark.access import ClassicAccess, hadoop_uri
+from windowmill.jobs.spark.access import Access, hadoop_uri
 
 pytestmark = [pytest.mark.spark, pytest.mark.classic, pytest.mark.timeout(1_200)]
 
@@ -104,7 +104,7 @@ def test_the_address_is_told_and_examined(served, monkeypatch):
 
 def test_files_are_known_by_the_uris_that_hadoop_gives_them(spark, tmp_path):
     for path in (str(tmp_path), "/a b/ä\u00a0é%20/x=1;y&z", "file:///a//b/", "/日本/[x]{y}#?", "s3a://b/c d"):
-        wanted = ClassicAccess(spark).uri(path) if not path.startswith("s3a") else "s3a://b/c%20d"
+        wanted = Access(spark).uri(path) if not path.startswith("s3a") else "s3a://b/c%20d"
         assert hadoop_uri(path) == wanted
 
 
