@@ -26,12 +26,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
 from deltalake import Schema as DeltaSchema
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
-from windowmill.checkpoints.delta_tables import floor_of, newest
+from windowmill.checkpoints.delta_tables import existing, floor_of, newest, sizes_of
 from windowmill.checkpoints.features import FORMAT, FORMATS, Features, check_format, own_commit
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.tables import files_of
@@ -114,7 +114,7 @@ class DeltaRsCommitter:
 
     def check(self, place: str, role: str, changes: Changes) -> None:
         """As :meth:`Committer.check`."""
-        table = _newest(place)
+        table = existing(place)
         if table is not None:
             refuse_misfit(role, place, table, changes)
         reason = beyond_delta_rs(role, table, changes)
@@ -152,7 +152,7 @@ class DeltaRsCommitter:
     def _opened(self, place: str, publication: Publication) -> DeltaTable | None:
         """The newest snapshot of the table, created or widened if needed; null if delta-rs cannot create it."""
         role, schema = publication.role, publication.changes.schema
-        table = _newest(place)
+        table = existing(place)
         if table is None:
             if schema is None:
                 raise error_of(role)(f"{role} {place}: the table is gone; restore the folder from a copy")
@@ -244,7 +244,7 @@ def checkpoint_if_due(place: str, version: int) -> None:
 
 def _write(table: DeltaTable, place: str, publication: Publication) -> None:
     changes, note = publication.changes, dict(publication.note)
-    active = _sizes(table) if changes.removes or publication.replaces_all else {}
+    active = sizes_of(table) if changes.removes or publication.replaces_all else {}
     removes = list(active) if publication.replaces_all else list(changes.removes)
     files = changes.files
     moved_on = not publication.replaces_all and any(path not in active for path in removes)
@@ -274,21 +274,9 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
     table.create_write_transaction(actions, "append", table.schema(), commit_properties=once, post_commithook_properties=NO_HOOKS)
 
 
-def _sizes(table: DeltaTable) -> dict[str, int]:
-    files = pa.table(table.get_add_actions(flatten=True))
-    return dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
-
-
 def _replace_schema(table: DeltaTable, schema: str) -> None:
     empty = pa.schema(DeltaSchema.from_json(schema).to_arrow()).empty_table()
     write_table(table, empty, mode="overwrite", schema_mode="overwrite", commit_properties=own_commit("widen"))
-
-
-def _newest(place: str) -> DeltaTable | None:
-    try:
-        return newest(place)
-    except TableNotFoundError:
-        return None
 
 
 def names_need_mapping(role: str, schema: str) -> bool:

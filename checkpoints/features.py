@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
-from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.delta_tables import existing
 from windowmill.checkpoints.stores import is_local, remedy
 from windowmill.windowing.errors import (
     ForeignWriteError,
@@ -99,10 +99,8 @@ class Features:
 
 def delta_rs_can_write(table: DeltaTable | str) -> bool:
     """Whether delta-rs can append to ``table``; if not, Spark does. True for a table that does not exist yet."""
-    try:
-        return not Features.of(newest(table) if isinstance(table, str) else table).beyond_delta_rs
-    except TableNotFoundError:
-        return True
+    found = existing(table) if isinstance(table, str) else table
+    return found is None or not Features.of(found).beyond_delta_rs
 
 
 def check_readable_features(features: Features, path: str) -> None:
@@ -120,11 +118,12 @@ def check_readable_features(features: Features, path: str) -> None:
 def check_writable_features(path: str) -> None:
     """Raise ``SinkRefusedError``, naming the features, for a sink that neither delta-rs nor Spark can write. A missing table is fine."""
     try:
-        features = Features.of(newest(path))
-    except TableNotFoundError:
-        return
+        table = existing(path)
     except DeltaError as err:
         raise SinkError(f"sink {path}: cannot be opened ({str(err).splitlines()[0]}); check the table's protocol and its log") from err
+    if table is None:
+        return
+    features = Features.of(table)
     if features.unwritable:
         raise SinkRefusedError(
             f"sink {path}: uses {_named(features.unwritable)}, under which neither delta-rs nor this version of Delta for Spark writes; "
@@ -149,9 +148,8 @@ def check_appendable(path: str) -> None:
         If it cannot be opened.
     """
     try:
-        beyond = Features.of(newest(path)).beyond_delta_rs
-    except TableNotFoundError:
-        return
+        table = existing(path)
+        beyond = [] if table is None else Features.of(table).beyond_delta_rs
     except DeltaError as err:
         advice = remedy(err, "restore the folder from a copy")
         raise StateCorruptError(f"table {path}: cannot be opened ({first_line(err)}); {advice}") from err

@@ -31,7 +31,7 @@ from windowmill.checkpoints.batches import Batch, Changes, LastWrite, Outcome, S
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import KINDS, Plan
-from windowmill.checkpoints.records import FORMAT, DeltaRecords, LedgerRecord, RecordStore
+from windowmill.checkpoints.records import FORMAT, DeltaRecords, LedgerRecord
 from windowmill.checkpoints.stores import make_folder, remedy, store_of, use_options_of
 from windowmill.windowing.changes import compare, describe_difference
 from windowmill.windowing.counts import Totals
@@ -265,10 +265,10 @@ def _corrupt(path: str, what: str) -> LedgerCorruptError:
 class Ledger:
     """A pipeline's ledger, as of the last read."""
 
-    def __init__(self, path: str, *, integer_axis: bool = False, records: RecordStore | None = None) -> None:
+    def __init__(self, path: str, *, integer_axis: bool = False, records: DeltaRecords | None = None) -> None:
         self.path = path
         self._integer_axis = integer_axis
-        self._store: RecordStore = DeltaRecords(path) if records is None else records
+        self._store = DeltaRecords(path) if records is None else records
         self._new_generation = uuid.uuid4().hex[:12]
         #: The newest batches, without gaps; older ones are loaded on demand.
         self._batches: list[Batch] = []

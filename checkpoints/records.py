@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
@@ -93,30 +93,6 @@ class LedgerRecord:
     body: str
     number: int = -1
     sum: int | None = None
-
-
-class RecordStore(Protocol):
-    """Interface of the store in which the ledger keeps its records."""
-
-    def load(self) -> list[LedgerRecord]:
-        """The records of the newest batches, in order; later appends are fenced against this version of the store.
-
-        Every returned batch has all its records. A short ledger is returned whole.
-        """
-
-    def read(self, first: int, before: int) -> list[LedgerRecord]:
-        """The records of the batches [``first``, ``before``), in order, as of the last :meth:`load`."""
-
-    def append(self, record: LedgerRecord) -> None:
-        """Add ``record``.
-
-        Raises
-        ------
-        FencedError
-            If another record was appended since :meth:`load`.
-        StorageFullError, LedgerError
-            If ``record`` could not be written; the ledger is unchanged.
-        """
 
 
 def sealed(record: LedgerRecord, number: int) -> LedgerRecord:
@@ -280,7 +256,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 
 
 class DeltaRecords:
-    """Records in the Delta table at ``path``; as :class:`RecordStore`."""
+    """Records in the Delta table at ``path``; the simulator of the tests has some in memory, with ``load``, ``read`` and ``append``."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -294,7 +270,9 @@ class DeltaRecords:
         self._newest: LedgerRecord | None = None
 
     def load(self) -> list[LedgerRecord]:
-        """As :meth:`RecordStore.load`; empty if there is no table yet.
+        """The records of the newest batches, in order, each batch with all of its records; none if there is no table yet.
+
+        Later appends are fenced against this version of the table. A short ledger is returned whole.
 
         Raises
         ------
@@ -328,7 +306,7 @@ class DeltaRecords:
         return tail
 
     def read(self, first: int, before: int) -> list[LedgerRecord]:
-        """As :meth:`RecordStore.read`; raises as :meth:`load`."""
+        """The records of the batches [``first``, ``before``), in order, as of the last :meth:`load`; raises as that."""
         wanted = [file for file in self._files if file.last >= first and file.first < before]
         by_file = self._records(wanted)
         if any(file is self._files[-1] for file in wanted):
@@ -343,7 +321,15 @@ class DeltaRecords:
         return records
 
     def append(self, record: LedgerRecord) -> None:
-        """As :meth:`RecordStore.append`."""
+        """Add ``record``.
+
+        Raises
+        ------
+        FencedError
+            If another record was appended since :meth:`load`.
+        StorageFullError, LedgerError
+            If ``record`` could not be written; the ledger is unchanged.
+        """
         count = self._count
         numbered = sealed(record, count)
         properties = {"kind": record.kind, "batch": str(record.batch), "attempt": record.attempt}

@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.fs as pa_fs
 
 from windowmill.checkpoints.committer import checkpoint
 from windowmill.checkpoints.data_files import is_ours, remove
-from windowmill.checkpoints.delta_tables import floor_of
+from windowmill.checkpoints.delta_tables import floor_of, sizes_of
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.stores import is_table, store_of, table_at
 
@@ -78,7 +77,7 @@ def old_files(path: str, kept: Collection[str] = ()) -> list[str]:
     """Files of the table at ``path`` that its newest version does not need, and that are its own, except those ``kept``."""
     table, store = table_at(path), store_of(path)
     there = {info.path for info in store.get_file_info(pa_fs.FileSelector("", recursive=True)) if info.type == pa_fs.FileType.File}
-    needed = {unquote(str(file)) for file in pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()}
+    needed = {*map(unquote, sizes_of(table))}
     data = [file for file in sorted(there - needed - {*kept}) if file.endswith(".parquet") and not file.startswith("_")]
     return [file for file in data if is_ours(file) or _BY_DELTA_RS.fullmatch(file)]
 

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import QueryBuilder
 
+from windowmill.checkpoints.delta_tables import sizes_of
 from windowmill.checkpoints.quoting import quoted, sql_text
 from windowmill.checkpoints.state.compaction import needed_rows
 from windowmill.checkpoints.state.reading import OpenSessions, rows_of, rows_of_spans
@@ -63,7 +64,7 @@ class Inspection:
 
     def files(self) -> dict[str, int]:
         """The table's version, and its numbers of files, bytes and entries."""
-        sizes = pa.table(self._table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
+        sizes = sizes_of(self._table).values()
         return {"version": self._table.version(), "files": len(sizes), "bytes": sum(sizes), "entries": number_of_rows(self._table)}
 
     def largest_keys(self, limit: int) -> list[dict[str, Any]]:

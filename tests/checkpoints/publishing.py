@@ -14,7 +14,7 @@ from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import ORDER, DeltaOwnTable, refuse_committed, verify
+from windowmill.checkpoints.own_tables import ORDER, OwnTable, refuse_committed, verify
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.protocol import publish_pending, record
 
@@ -35,7 +35,7 @@ class Pipeline:
 
     def __init__(self, folder: Path, ledger: str = "ledger") -> None:
         self.folder, self.ledger_path = folder, str(folder / ledger)
-        self.tables = {role: DeltaOwnTable(role, str(folder / role)) for role in (*ORDER, "held")}
+        self.tables = {role: OwnTable(role, str(folder / role)) for role in (*ORDER, "held")}
 
     def ledger(self) -> Ledger:
         return Ledger(self.ledger_path, integer_axis=True)

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tests.checkpoints.publishing import NOW, ROLES, ROWS, Pipeline, log_entry
 from windowmill.checkpoints.batches import Outcome
 from windowmill.checkpoints.features import own_commit
-from windowmill.checkpoints.own_tables import DeltaOwnTable, refuse_committed, verify
+from windowmill.checkpoints.own_tables import OwnTable, refuse_committed, verify
 from windowmill.checkpoints.protocol import publish_pending, record
 from windowmill.windowing.errors import (
     FencedError,
@@ -244,14 +244,14 @@ def test_rows_that_others_remove_before_the_commits_of_a_batch_are_restored_firs
 @pytest.mark.covers("S8")
 @pytest.mark.parametrize(("role", "remedy"), [("sink", "accept it by .*, or restore the folder"), ("state", "restore the folder")])
 def test_rows_that_others_remove_at_the_very_moment_of_a_commit_are_noticed_by_the_next(pipeline, monkeypatch, role, remedy):
-    ledger, commit = pipeline.record(), DeltaOwnTable.commit
+    ledger, commit = pipeline.record(), OwnTable.commit
 
     def overtaken(self, publication):
         if self.role == role:
             DeltaTable(self.place).delete()
         commit(self, publication)
 
-    monkeypatch.setattr(DeltaOwnTable, "commit", overtaken)
+    monkeypatch.setattr(OwnTable, "commit", overtaken)
     assert publish_pending(ledger, pipeline.tables) == 2
     with pytest.raises(ForeignWriteError, match=rf"version 3 \(DELETE\) .* batch 2 left version 4: {remedy}"):
         pipeline.verify()
@@ -284,7 +284,7 @@ def test_a_pipeline_goes_on_without_its_old_validations_where_they_are_given_up(
 def test_a_sink_that_another_pipeline_made_meanwhile_is_refused(tmp_path):
     """Both were planned when there was none."""
     one, other = Pipeline(tmp_path), Pipeline(tmp_path, "other")
-    other.tables["state"] = DeltaOwnTable("state", str(tmp_path / "other-state"))
+    other.tables["state"] = OwnTable("state", str(tmp_path / "other-state"))
     ledgers = [made.ledger() for made in (one, other)]
     plans = [made.plan(ledger) for made, ledger in zip((one, other), ledgers, strict=True)]
     record(ledgers[0], plans[0], Outcome(10, 5, "passed"), one.changes(plans[0]), one.tables, NOW)

@@ -18,7 +18,7 @@ from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication, beyond_delta_rs
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import MAX_FILES, Ledger
-from windowmill.checkpoints.own_tables import DeltaOwnTable, verify
+from windowmill.checkpoints.own_tables import OwnTable, verify
 from windowmill.checkpoints.protocol import outstanding, publish_pending, record, rule
 from windowmill.windowing.errors import (
     FencedError,
@@ -54,13 +54,13 @@ def test_commits_that_are_missing_are_made_by_whoever_comes_next(pipeline):
 
 @pytest.mark.covers("P7", "P10")
 def test_a_lost_response_is_asked_for(pipeline, monkeypatch):
-    ledger, commit = pipeline.record(), DeltaOwnTable.commit
+    ledger, commit = pipeline.record(), OwnTable.commit
 
     def lost(self, publication):
         commit(self, publication)
         raise OSError("connection reset")
 
-    monkeypatch.setattr(DeltaOwnTable, "commit", lost)
+    monkeypatch.setattr(OwnTable, "commit", lost)
     assert publish_pending(ledger, pipeline.tables) == 2
     assert pipeline.rows("sink") == 3
 
@@ -224,10 +224,10 @@ def test_a_commit_that_fails_is_told_as_it_failed_and_made_by_the_next_run(pipel
     def fails(*_: Any) -> None:
         raise failure
 
-    monkeypatch.setattr(DeltaOwnTable, "commit", fails)
+    monkeypatch.setattr(OwnTable, "commit", fails)
     with pytest.raises(error, match=told):
         publish_pending(ledger, pipeline.tables)
-    monkeypatch.setattr(DeltaOwnTable, "commit", lambda *_: None)
+    monkeypatch.setattr(OwnTable, "commit", lambda *_: None)
     with pytest.raises(SinkError, match="the commit of batch 2 is not in the table; run again"):
         publish_pending(ledger, pipeline.tables)
     monkeypatch.undo()
