@@ -71,28 +71,19 @@ class Rewritten(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A commit to a table.
+    """A commit to a table."""
 
-    Attributes
-    ----------
-    role
-        The table's role in the pipeline.
-    app_id, batch
-        The commit's transaction.
-    note
-        Its ``userMetadata``, ids only, since it stays in the table's history: generation, batch, attempt, and digest of the changes.
-    replaces_all
-        Whether the files replace all others of the table, and their schema that of the table.
-    rewrites
-        Finds the files to rewrite, in a snapshot of the table at a path; null if ``changes`` names all files to remove.
-    """
-
+    #: The table's role in the pipeline.
     role: str
+    #: The commit's transaction.
     app_id: str
     batch: int
     changes: Changes
+    #: Its ``userMetadata``, ids only, since it stays in the table's history: generation, batch, attempt, and digest of the changes.
     note: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether the files replace all others of the table, and their schema that of the table.
     replaces_all: bool = False
+    #: Finds the files to rewrite, in a snapshot of the table at a path; null if ``changes`` names all files to remove.
     rewrites: Callable[[str, DeltaTable], Rewritten] | None = None
 
 
@@ -160,7 +151,8 @@ class DeltaRsCommitter:
                 create(place, schema, role, publication.note)
                 table = newest(place)
         elif schema is not None and publication.replaces_all and DeltaSchema.from_json(schema) != table.schema():
-            _replace_schema(table, schema)
+            empty = pa.schema(DeltaSchema.from_json(schema).to_arrow()).empty_table()
+            write_table(table, empty, mode="overwrite", schema_mode="overwrite", commit_properties=own_commit("widen"))
             table = newest(place)
         elif schema is not None and (role != "sink" or publication.changes.widens):
             if role != "sink":
@@ -257,7 +249,6 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
         removes = list(active)
     elif moved_on:
         # Others have rewritten the files since: the remaining rows are in new files.
-
         assert changes.replaces is not None
         moved = ReplacedRange.of(place, table, changes.replaces, changes.windows)
         files = changes.adds + moved.keep(moved.partly, batch=publication.batch, attempt=str(note.get("attempt", "")), task=0)
@@ -272,11 +263,6 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
         max_commit_retries=0,
     )
     table.create_write_transaction(actions, "append", table.schema(), commit_properties=once, post_commithook_properties=NO_HOOKS)
-
-
-def _replace_schema(table: DeltaTable, schema: str) -> None:
-    empty = pa.schema(DeltaSchema.from_json(schema).to_arrow()).empty_table()
-    write_table(table, empty, mode="overwrite", schema_mode="overwrite", commit_properties=own_commit("widen"))
 
 
 def names_need_mapping(role: str, schema: str) -> bool:
@@ -302,8 +288,7 @@ def refuse_misfit(role: str, place: str, table: DeltaTable, changes: Changes) ->
     """
     why = _misfit(role, table, changes)
     if why is not None:
-        error: type[WindowmillError] = SinkRefusedError if role == "sink" else StateError
-        raise error(f"{role} {place}: {why}, and run again")
+        raise (SinkRefusedError if role == "sink" else StateError)(f"{role} {place}: {why}, and run again")
 
 
 def lacking(table: DeltaTable, schema: str) -> list[Field]:
@@ -416,18 +401,11 @@ def rewrite(
 ) -> None:
     """Replace all files of ``table``, at ``place``, by files with the columns of ``schema``; no row changes.
 
-    Parameters
-    ----------
-    rows_of
-        The rows of a file, by the log's entry of it, with these columns.
-    is_followed
-        Whether others follow the table's changes. The schema then comes in a commit of its own, and the one behind it says that it changes
-        no row: delta-rs does not make one commit of both. A crash between the two leaves files of narrower types, which readers cast.
+    ``rows_of`` gives the rows of a file, by the log's entry of it, with these columns. Where others follow the table's changes
+    (``is_followed``), the schema comes in a commit of its own, and the one behind it says that it changes no row: delta-rs does not make
+    one commit of both. A crash between the two leaves files of narrower types, which readers cast.
 
-    Raises
-    ------
-    deltalake.exceptions.CommitFailedError
-        If others have committed to the table meanwhile.
+    Raises ``CommitFailedError`` if others have committed to the table meanwhile.
     """
     files, adds = files_of(table), list[DataFile]()
     columns = pa.schema(schema.to_arrow())

@@ -140,12 +140,7 @@ def check_writable_features(path: str) -> None:
 def check_appendable(path: str) -> None:
     """Refuse one of the pipeline's own tables that only delta-rs writes, if it no longer can.
 
-    Raises
-    ------
-    ForeignWriteError
-        If someone added features that delta-rs does not support.
-    StateCorruptError
-        If it cannot be opened.
+    Raises ``ForeignWriteError`` if someone added features that delta-rs does not support; ``StateCorruptError`` if it cannot be opened.
     """
     try:
         table = existing(path)

@@ -88,10 +88,7 @@ def recorded_totals(records: Sequence[LedgerRecord], path: str) -> tuple[int, To
 def assemble(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) -> list[Batch]:
     """The batches described by ``records``, oldest first; all records of each batch must be given, in order.
 
-    Raises
-    ------
-    LedgerCorruptError
-        If a record is missing, duplicated, damaged or contradicts the others.
+    Raises ``LedgerCorruptError`` if a record is missing, duplicated, damaged or contradicts the others.
     """
     batches: list[Batch] = []
     last: Batch | None = None
@@ -130,7 +127,7 @@ def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) ->
     if first.kind != BATCH or any(record.kind != RULING for record in rulings):
         raise _corrupt(path, f"batch {number} has records of the kinds {', '.join(repr(record.kind) for record in records)}")
     bodies = [_parsed(record, path) for record in records]
-    outcomes = [_outcome(body, record, path) for body, record in zip(bodies, records, strict=True)]
+    outcomes: list[Outcome] = [_built(Outcome, body.get(OUTCOME), record, path) for body, record in zip(bodies, records, strict=True)]
     if any(status_of(outcome.verdict) != "held" for outcome in outcomes[:-1]):
         raise _corrupt(path, f"batch {number} has a ruling, but was not held")
     plan = _plan(bodies[0].get(PLAN), first, path)
@@ -142,6 +139,9 @@ def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) ->
     manifest = bodies[0].get(MANIFEST)
     if manifest is not None and not (isinstance(manifest, list) and len(manifest) == 2 and all(isinstance(part, str) for part in manifest)):
         raise _corrupt(path, f"batch {number} has no readable manifest")
+    by = bodies[-1].get(BY)
+    if not (by is None or isinstance(by, str)):
+        raise _corrupt(path, f"the {end.kind} record of batch {number} names {by!r} for who ruled")
     return Batch(
         plan,
         outcomes[-1],
@@ -152,20 +152,8 @@ def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) ->
         [each["quality"] for each in changes[1:] if "quality" in each],
         sum(outcome.verdict == "held" for outcome in outcomes),
         integer_axis,
-        _ruled_by(bodies[-1], end, path),
+        by,
     )
-
-
-def _ruled_by(body: Mapping[str, Any], record: LedgerRecord, path: str) -> str | None:
-    by = body.get(BY)
-    if not (by is None or isinstance(by, str)):
-        raise _corrupt(path, f"the {record.kind} record of batch {record.batch} names {by!r} for who ruled")
-    return by
-
-
-def _outcome(body: Mapping[str, Any], record: LedgerRecord, path: str) -> Outcome:
-    outcome: Outcome = _built(Outcome, body.get(OUTCOME), record, path)
-    return outcome
 
 
 def _changes(body: Mapping[str, Any], record: LedgerRecord, path: str) -> dict[str, Changes]:
@@ -173,12 +161,6 @@ def _changes(body: Mapping[str, Any], record: LedgerRecord, path: str) -> dict[s
     if not isinstance(found, dict):
         raise _corrupt(path, f"the {record.kind} record of batch {record.batch} has no changes")
     return {role: _built(Changes, values, record, path) for role, values in found.items()}
-
-
-def changes_in(content: bytes, batch: Batch, path: str) -> dict[str, Changes]:
-    """The changes in a manifest of ``batch``."""
-    record = LedgerRecord(FORMAT, "manifest", batch.number, batch.attempt, batch.ended_at, content.decode())
-    return _changes(_parsed(record, path), record, path)
 
 
 def _plan(values: Any, record: LedgerRecord, path: str) -> Plan:
@@ -289,14 +271,12 @@ class Ledger:
     def refresh(self) -> None:
         """Reread the newest batches.
 
-        Raises
-        ------
-        LedgerError
-            If the ledger cannot be read, or was written by a newer windowmill.
-        LedgerCorruptError
-            If a record is missing, duplicated or damaged.
+        Raises ``LedgerError`` if the ledger cannot be read, or was written by a newer windowmill; ``LedgerCorruptError`` if a record is
+        missing, duplicated or damaged.
         """
-        self._take(self._store.load())
+        records = self._store.load()
+        self._batches = assemble(records, self.path, integer_axis=self._integer_axis)
+        self._records = records
 
     def batches(self) -> list[Batch]:
         """All batches, oldest first; reads the whole ledger."""
@@ -369,11 +349,9 @@ class Ledger:
         """What ``batch`` changes in its tables, by role; raises ``LedgerCorruptError`` if its manifest is gone or damaged."""
         if batch.manifest is None:
             return batch.changes
-        return changes_in(read_manifest(self.path, *batch.manifest), batch, self.path)
-
-    def is_abandoned(self, batch: int) -> bool:
-        """Whether ``batch``, which must exist, was abandoned."""
-        return self.since(batch)[0].status == "abandoned"
+        content = read_manifest(self.path, *batch.manifest).decode()
+        record = LedgerRecord(FORMAT, "manifest", batch.number, batch.attempt, batch.ended_at, content)
+        return _changes(_parsed(record, self.path), record, self.path)
 
     def written(self) -> dict[str, LastWrite]:
         """By role, the last known write to each of the pipeline's tables: as the last record has it, or as given to :meth:`note` since."""
@@ -422,10 +400,7 @@ class Ledger:
     def record(self, plan: Plan, outcome: Outcome, changes: Mapping[str, Changes], at: datetime) -> None:
         """Record a batch: its commit point, unless its verdict is ``held``.
 
-        Raises
-        ------
-        FencedError
-            If another attempt has recorded first.
+        Raises ``FencedError`` if another attempt has recorded first.
         """
         if self.held_batch is not None or plan.batch != self.count:
             raise FencedError(f"ledger {self.path}: batch {plan.batch} has been recorded by another attempt; nothing more to do")
@@ -489,10 +464,6 @@ class Ledger:
             check_joined(older, self._batches, self.path)
             self._batches[:0] = older
             have = start
-
-    def _take(self, records: list[LedgerRecord]) -> None:
-        self._batches = assemble(records, self.path, integer_axis=self._integer_axis)
-        self._records = records
 
 
 def _as_json(changes: Mapping[str, Changes]) -> dict[str, Any]:

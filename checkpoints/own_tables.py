@@ -240,24 +240,13 @@ def _note(info: Mapping[str, Any]) -> Mapping[str, Any]:
 def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> None:
     """Compare ``tables`` with the ledger, after :func:`windowmill.checkpoints.protocol.publish_pending`.
 
-    Parameters
-    ----------
-    accept_changes
-        Whether to accept rows that others added to or removed from the sink, quarantine or quality table, and a missing or replaced
-        quarantine or quality table. Changes to the state are never accepted.
+    ``accept_changes`` accepts rows that others added to or removed from the sink, quarantine or quality table, and a missing or replaced
+    quarantine or quality table. Changes to the state are never accepted.
 
-    Raises
-    ------
-    StateMissingError
-        If a table is missing, or older than the version that the last batch left.
-    ForeignWriteError
-        If a table was replaced, or someone else changed its rows.
-    StateCorruptError
-        If the recorded version holds another commit than the one recorded.
-    LedgerBehindError
-        If a table contains a batch that the ledger does not, or exists although the ledger is empty.
-    SinkRefusedError
-        If the sink exists although the ledger is empty.
+    Raises ``StateMissingError`` if a table is missing, or older than the version that the last batch left; ``ForeignWriteError`` if a table
+    was replaced, or someone else changed its rows; ``StateCorruptError`` if the recorded version holds another commit than the one
+    recorded; ``LedgerBehindError`` if a table contains a batch that the ledger does not, or exists although the ledger is empty;
+    ``SinkRefusedError`` if the sink exists although the ledger is empty.
     """
     with reread(ledger):
         if not ledger.count:
@@ -305,7 +294,7 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: LastWrite, *, accept
     for change in changes:
         batch = _batch_of(change, ledger)
         # An abandoned batch has published validation results, but no rows.
-        if batch is not None and (batch >= ledger.count or (table.role != "quality" and ledger.is_abandoned(batch))):
+        if batch is not None and (batch >= ledger.count or (table.role != "quality" and ledger.since(batch)[0].status == "abandoned")):
             raise LedgerBehindError(
                 f"{table.role} {table.place}: version {change.version} holds batch {batch}, which the ledger {ledger.path} does not "
                 "contain or has abandoned; restore the newest copy of the ledger, or give the pipeline a new sink and backfill it there"
@@ -400,10 +389,7 @@ def refused(table: OwnTable, written: LastWrite, foreign: Change) -> ForeignWrit
 def reread(ledger: Ledger) -> Iterator[None]:
     """Before an error says that a table does not fit the ledger, read the ledger again: another run may have added to both since.
 
-    Raises
-    ------
-    FencedError
-        If one has.
+    Raises ``FencedError`` if one has.
     """
     count, attempt = ledger.count, ledger.newest.attempt if ledger.newest else None
     try:

@@ -75,15 +75,7 @@ _NUMBER = attrgetter("number")
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """One record of the ledger; ``body`` is JSON.
-
-    Attributes
-    ----------
-    number
-        Position in the ledger, from 0; -1 until the record is sealed.
-    sum
-        Checksum of all other fields; null until the record is sealed.
-    """
+    """One record of the ledger; ``body`` is JSON."""
 
     format: int
     kind: str
@@ -91,7 +83,9 @@ class LedgerRecord:
     attempt: str
     at: datetime
     body: str
+    #: Position in the ledger, from 0; -1 until the record is sealed.
     number: int = -1
+    #: Checksum of all other fields; null until the record is sealed.
     sum: int | None = None
 
 
@@ -111,14 +105,8 @@ def checksum(record: LedgerRecord) -> int:
 def check_record(record: LedgerRecord, place: str) -> None:
     """Check that ``record`` is as it was written; ``place`` names its file in messages.
 
-    Raises
-    ------
-    LedgerError
-        If a newer windowmill wrote it.
-    OutdatedLedgerError
-        If an older one did.
-    LedgerCorruptError
-        If it is damaged.
+    Raises ``LedgerError`` if a newer windowmill wrote it; ``OutdatedLedgerError`` if an older one did; ``LedgerCorruptError`` if it is
+    damaged.
     """
     expected = {"format": int, "kind": str, "batch": int, "attempt": str, "at": datetime, "body": str}
     wrong = [name for name, kind in expected.items() if not isinstance(getattr(record, name), kind)]
@@ -159,10 +147,10 @@ class RecordFile:
         return _NAME.fullmatch(self.path) is not None
 
     @property
-    def statistics(self) -> dict[str, object]:
+    def statistics(self) -> str:
         """The file's statistics in the Delta log."""
         ends = {"minValues": {"batch": self.first}, "maxValues": {"batch": self.last}}
-        return {"numRecords": self.records, **ends, "nullCount": {"batch": 0}}
+        return json.dumps({"numRecords": self.records, **ends, "nullCount": {"batch": 0}})
 
 
 def packed(records: Sequence[LedgerRecord], level: int) -> tuple[RecordFile, bytes]:
@@ -179,10 +167,7 @@ def packed(records: Sequence[LedgerRecord], level: int) -> tuple[RecordFile, byt
 def decoded(content: bytes, file: RecordFile, ledger: str) -> list[LedgerRecord]:
     """The records of ``file``, each checked, and compared with what the log says about the file.
 
-    Raises
-    ------
-    LedgerCorruptError
-        If the bytes are damaged or do not match the log.
+    Raises ``LedgerCorruptError`` if the bytes are damaged or do not match the log.
     """
     place = f"ledger {ledger}: {file.path} (batches {file.first} to {file.last})"
     match = _NAME.fullmatch(file.path)
@@ -274,18 +259,18 @@ class DeltaRecords:
 
         Later appends are fenced against this version of the table. A short ledger is returned whole.
 
-        Raises
-        ------
-        LedgerError
-            If the table cannot be read.
-        LedgerCorruptError
-            If a record is damaged or missing.
+        Raises ``LedgerError`` if the table cannot be read; ``LedgerCorruptError`` if a record is damaged or missing.
         """
         with _readable(self._path):
             try:
                 self._table = self._kept.newest()
             except TableNotFoundError:
-                self._check_absent()
+                # Only log entries and checkpoints count: a killed writer may also have left a temporary file of an incomplete entry.
+                log = store_of(self._path).get_file_info(pa_fs.FileSelector("_delta_log", allow_not_found=True))
+                if any(file.extension in ("json", "parquet") for file in log):
+                    raise LedgerCorruptError(
+                        f"ledger {self._path}: its log holds no readable commit; restore the folder from a copy"
+                    ) from None
                 self._table, self._files, self._newest = None, [], None
                 return []
             self._files = _listed(self._table, self._path)
@@ -323,12 +308,8 @@ class DeltaRecords:
     def append(self, record: LedgerRecord) -> None:
         """Add ``record``.
 
-        Raises
-        ------
-        FencedError
-            If another record was appended since :meth:`load`.
-        StorageFullError, LedgerError
-            If ``record`` could not be written; the ledger is unchanged.
+        Raises ``FencedError`` if another record was appended since :meth:`load`; ``StorageFullError`` or ``LedgerError`` if ``record``
+        could not be written; the ledger is unchanged.
         """
         count = self._count
         numbered = sealed(record, count)
@@ -388,14 +369,13 @@ class DeltaRecords:
         with _readable(self._path):
             properties = CommitProperties(custom_metadata={"records": str(self._count)})
             removed = self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, commit_properties=properties, full=True)
-            ahead = [] if hours else self._superseded()
+            ahead: list[str] = []
+            if not hours:
+                # The vacuum leaves files that it takes as removed later than now, by a clock ahead.
+                there = store_of(self._path).get_file_info(pa_fs.FileSelector("", allow_not_found=True))
+                ahead = sorted({info.path for info in there if info.path.endswith(".parquet")} - {file.path for file in self._files})
             remove(self._path, ahead)
         return len(removed) + len(ahead)
-
-    def _superseded(self) -> list[str]:
-        """Files of records that the log does not list. A vacuum leaves those that it takes as removed later than now, by a clock ahead."""
-        there = store_of(self._path).get_file_info(pa_fs.FileSelector("", allow_not_found=True))
-        return sorted({info.path for info in there if info.path.endswith(".parquet")} - {file.path for file in self._files})
 
     @property
     def _count(self) -> int:
@@ -413,12 +393,6 @@ class DeltaRecords:
             return {
                 file.path: self._decoded.get(file.path) or decoded(read_bytes(store, file, self._path), file, self._path) for file in files
             }
-
-    def _check_absent(self) -> None:
-        # Only log entries and checkpoints count: a killed writer may also have left a temporary file of an incomplete entry.
-        log = store_of(self._path).get_file_info(pa_fs.FileSelector("_delta_log", allow_not_found=True))
-        if any(file.extension in ("json", "parquet") for file in log):
-            raise LedgerCorruptError(f"ledger {self._path}: its log holds no readable commit; restore the folder from a copy")
 
     def _was_written(self, file: RecordFile, record: LedgerRecord, count: int, version: int | None, failure: Exception) -> bool:
         """Whether ``record`` was written although an error was raised, as when the response is lost; false means that a retry is safe."""
@@ -441,14 +415,16 @@ class DeltaRecords:
     def _commit(
         self, added: Sequence[tuple[RecordFile, bytes]], removed: Sequence[RecordFile], properties: dict[str, str], *, data_change: bool
     ) -> None:
-        table = self._opened()
-        store = _filesystem(table)
+        if self._table is None:
+            settings = {"mode": "error", "name": "windowmill ledger", "configuration": CONFIGURATION}
+            self._table = create_table(self._path, SCHEMA, **settings)
+        table, store = self._table, _filesystem(self._table)
         for file, content in added:
             with store.open_output_stream(file.path, buffer_size=1 << 16) as stream:  # deltalake takes no unbuffered pyarrow writes
                 stream.write(content)
         now = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size_bytes, {}, now, data_change, json.dumps(file.statistics)) for file, _ in added
+            AddAction(file.path, file.size_bytes, {}, now, data_change, file.statistics) for file, _ in added
         ]
         actions += [RemoveAction(file.path, data_change, now, file.size_bytes) for file in removed]
         count = self._count + sum(file.records for file, _ in added) - sum(file.records for file in removed)
@@ -460,13 +436,6 @@ class DeltaRecords:
             # A log that was cleaned up lets a stalled writer make an old version again, which counts for nothing.
             raise OSError(f"version {version} is older than the last checkpoint of the log")
         checkpoint_if_due(self._path, version)
-
-    def _opened(self) -> DeltaTable:
-        """The table as loaded; created if missing."""
-        if self._table is None:
-            settings = {"mode": "error", "name": "windowmill ledger", "configuration": CONFIGURATION}
-            self._table = create_table(self._path, SCHEMA, **settings)
-        return self._table
 
 
 @contextmanager

@@ -44,42 +44,30 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 @dataclass(frozen=True)
 class Savepoint:
-    """A savepoint's entry.
-
-    Attributes
-    ----------
-    batch
-        The newest batch that had been committed.
-    generation
-        Identity of the ledger.
-    to_version, source_id, source_mark
-        The position in the source, as of :class:`.Plan`.
-    seen, emitted
-        Progress along the axis, as of :class:`.Outcome`.
-    meaning, modules
-        What the state means, as of :class:`.Plan`.
-    totals
-        Sums over all batches.
-    schema
-        The state's columns (Delta JSON); null if there was no state.
-    files
-        Names of the state's files in the savepoint, with their numbers of rows.
-    """
+    """A savepoint's entry."""
 
     name: str
     created_at: str
     pipeline: str
+    #: The newest batch that had been committed.
     batch: int
+    #: Identity of the ledger.
     generation: str
+    #: The position in the source, as of :class:`.Plan`.
     to_version: int
     source_id: str
     source_mark: str | None
+    #: Progress along the axis, as of :class:`.Outcome`.
     seen: int | None
     emitted: int | None
+    #: What the state means, as of :class:`.Plan`.
     meaning: str
     modules: dict[str, str]
+    #: Sums over all batches.
     totals: Totals
+    #: The state's columns (Delta JSON); null if there was no state.
     schema: str | None = None
+    #: Names of the state's files in the savepoint, with their numbers of rows.
     files: dict[str, int] = field(default_factory=dict)
     size: int = 0
     format: int = FORMAT
@@ -170,10 +158,7 @@ def replaced_files(folder: str, batch: int) -> tuple[str, list[str]]:
 def restored(folder: str, entry: Savepoint, state: str, *, batch: int, attempt: str) -> Changes | None:
     """Write the rows of a savepoint to files of the state at ``state``; null if it has no state.
 
-    Raises
-    ------
-    SavepointError
-        If a file of the savepoint is gone or damaged.
+    Raises ``SavepointError`` if a file of the savepoint is gone or damaged.
     """
     if entry.schema is None:
         return None

@@ -70,10 +70,7 @@ def use_options(options: Mapping[str, Options]) -> None:
 def use_options_of(pipeline: Pipeline) -> None:
     """Register the ``storage_options`` of the tables of a spec; those of the sink also serve its checkpoints, unless these have some.
 
-    Raises
-    ------
-    SpecError
-        If a variable that they name is not set.
+    Raises ``SpecError`` if a variable that they name is not set.
     """
     tables = {"source": pipeline.source, "sink": pipeline.sink, "checkpoints": pipeline.checkpoints}
     own = {field: _filled(pipeline, field, table) for field, table in tables.items() if table is not None and table.storage_options}
@@ -295,10 +292,7 @@ def named(pipeline: Pipeline) -> dict[str, str]:
 def recorded(pipeline: Pipeline) -> dict[str, str]:
     """The recorded places of tables of catalogs, by the names of the tables.
 
-    Raises
-    ------
-    LedgerError
-        If the file of places cannot be read.
+    Raises ``LedgerError`` if the file of places cannot be read.
     """
     root = Places.of(pipeline).root
     store = store_of(root)

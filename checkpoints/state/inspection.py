@@ -47,15 +47,7 @@ from windowmill.windowing.kernels.combine import Ints
 
 
 class Inspection:
-    """A state table at its newest version, as the batch ``before_batch`` would see it.
-
-    Parameters
-    ----------
-    keys
-        The pipeline's key columns.
-    before_batch
-        The batch that would restore from the table; rows that a failed attempt at it left do not count.
-    """
+    """A state table at its newest version, as the batch ``before_batch`` would see it: without rows that a failed attempt at it left."""
 
     def __init__(self, path: str, keys: Sequence[str], before_batch: int) -> None:
         self._table = table_at(path)
@@ -330,10 +322,7 @@ def key_value(text: str | None, kind: pa.DataType, name: str) -> Any:
     >>> key_value("7", pa.int32(), "id"), key_value(None, pa.string(), "name")
     (7, None)
 
-    Raises
-    ------
-    SpecError
-        If ``text`` is not a value of type ``kind``.
+    Raises ``SpecError`` if ``text`` is not a value of type ``kind``.
     """
     if text is None:
         return None

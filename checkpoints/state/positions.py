@@ -85,14 +85,8 @@ class _Large:
 class SearchedRows:
     """Searches the rows over positions of earlier batches for what a batch needs; reads nothing beyond ``limit``.
 
-    Parameters
-    ----------
-    small
-        Rows in memory, with the columns of the state.
-    large
-        Files of which row groups are chosen.
-    only
-        The keys of which rows of these files are read; null for all.
+    These are ``small`` rows in memory, with the columns of the state, and ``large`` files of which row groups are chosen, and of these
+    rows of the keys ``only``, if given.
     """
 
     def __init__(
@@ -105,10 +99,7 @@ class SearchedRows:
     def of_table(cls, table: DeltaTable, stage: PositionStage, limit: ReadLimit, only: KeysOfShare | None = None) -> Self:
         """The rows of the position table ``table``, of the keys ``only`` if given; reads its small files whole.
 
-        Raises
-        ------
-        StateCorruptError
-            If a file does not match the table's log, or lacks a column.
+        Raises ``StateCorruptError`` if a file does not match the table's log, or lacks a column.
         """
         files = [file for file in files_of(table) if only is None or only.may_be_in(file)]
         files.sort(key=lambda file: int(file["size_bytes"]))
@@ -306,16 +297,12 @@ def _needed(rows: pa.Table, demand: Demand, keys: pa.Table) -> Ints:
 class PositionTable(StateTable):
     """The table at ``path`` of one pipeline's windows over positions, with the columns of ``schema``, which include checksums."""
 
-    def empty(self) -> pa.Table:
-        """A table without rows."""
-        return self._schema.empty_table()
-
     def read(self, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
         """The rows of the batches before that of ``stage`` that new ``rows`` need, read by this process; none if they exceed ``limit``.
 
         The caller verifies the checksums.
         """
         if not self._exists:
-            return self.empty()
+            return self._schema.empty_table()
         with reporting_damage(self._path):
             return SearchedRows.of_table(newest(self._path), stage, limit, self._only).needed(rows)

@@ -98,11 +98,6 @@ class StateTable:
         self._check = RowCheck(path) if check is None else check
         self._exists = is_table(path)
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of the table."""
-        return self._schema
-
     def _rows(
         self,
         table: DeltaTable,
@@ -286,10 +281,6 @@ class PartialTable(StateTable):
             rows = self._rows(table, files, self._schema, rows_before(before_batch) & where, limit.rows, checked=checked)
             return rows if rows is None or checked is None else without_checksums(rows)
 
-    def files_with(self, wanted: Wanted) -> list[dict[str, Any]]:
-        """The log's entry of each file that may hold ``wanted`` rows."""
-        return [file for file in files_of(newest(self._path)) if rows_of(wanted).may_hold(file)]
-
 
 def has_nodes(path: str) -> bool:
     """Whether the state table at ``path`` has the column of nodes; batches that do not replace the whole state do not add it."""
@@ -298,20 +289,13 @@ def has_nodes(path: str) -> bool:
 
 @dataclass(frozen=True)
 class NeededRows:
-    """The rows that a later batch may read.
+    """The rows that a later batch may read."""
 
-    Attributes
-    ----------
-    where
-        Which they are.
-    expired
-        Rows of the same parts that no batch reads any more.
-    superseded
-        The SQL expression that finds, of the needed rows, those that later batches have superseded.
-    """
-
+    #: Which they are.
     where: Where
+    #: Rows of the same parts that no batch reads any more.
     expired: Where = NOTHING
+    #: The SQL expression that finds, of the needed rows, those that later batches have superseded.
     superseded: str = "false"
 
     @classmethod
@@ -496,10 +480,7 @@ def latest_entries(log: str, keys: Sequence[str], where: str) -> str:
 def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
     """Schema of the state table of a pipeline's ``parts``: keys and their bucket, leading columns, spans, others, checksum.
 
-    Raises
-    ------
-    SpecError
-        If a column would mean different things, or differ from another in case alone.
+    Raises ``SpecError`` if a column would mean different things, or differ from another in case alone.
     """
     n_keys = len(pipeline.keys)
     # Keys are the columns before the first of these; those of live rows alone have names of their own.

@@ -15,14 +15,7 @@ from windowmill.checkpoints.batches import Outcome
 from windowmill.checkpoints.features import own_commit
 from windowmill.checkpoints.own_tables import OwnTable, refuse_committed, verify
 from windowmill.checkpoints.protocol import publish_pending, record
-from windowmill.windowing.errors import (
-    FencedError,
-    ForeignWriteError,
-    LedgerBehindError,
-    SinkError,
-    StateCorruptError,
-    StateMissingError,
-)
+from windowmill.windowing.errors import FencedError, ForeignWriteError, LedgerBehindError, SinkError, StateCorruptError, StateMissingError
 
 
 def test_what_rewrites_or_describes_is_no_change(pipeline):

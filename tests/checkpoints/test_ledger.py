@@ -21,14 +21,7 @@ from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import OUTCOME, Ledger
 from windowmill.checkpoints.protocol import lease
 from windowmill.checkpoints.records import DeltaRecords, LedgerRecord
-from windowmill.windowing.errors import (
-    FencedError,
-    LeaseTakenError,
-    LedgerCorruptError,
-    LedgerError,
-    OutdatedLedgerError,
-    SpecChangedError,
-)
+from windowmill.windowing.errors import FencedError, LeaseTakenError, LedgerCorruptError, LedgerError, OutdatedLedgerError, SpecChangedError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -142,7 +135,7 @@ def test_an_abandoned_batch_leaves_its_number_and_nothing_else(path):
     run(ledger, 0, emitted=4)
     run(ledger, 1, verdict="held")
     ledger.rule(commit(verdict="abandoned"), None, NOW)
-    assert (ledger.count, ledger.last_commit.number, ledger.newest_kept.number, ledger.is_abandoned(1)) == (2, 0, 0, True)
+    assert (ledger.count, ledger.last_commit.number, ledger.newest_kept.number, ledger.since(1)[0].status) == (2, 0, 0, "abandoned")
     ledger.record(plan(2, from_version=0), commit(), {}, NOW)
     assert [batch.status for batch in Ledger(path).batches()] == ["committed", "abandoned", "committed"]
 

@@ -89,10 +89,7 @@ DAMAGES = {
     "another batch's plan": (lambda r: [changed(r[0], "plan", batch=7), *r[1:]], "the plan of batch 0 is for batch 7"),
     "no changes": (lambda r: [changed(r[0], changes=...), *r[1:]], "the batch record of batch 0 has no changes"),
     "a file of the wrong form": (
-        lambda r: [
-            changed(r[0], changes={"sink": asdict(Changes()) | {"adds": [{"path": 1}]}}),
-            *r[1:],
-        ],
+        lambda r: [changed(r[0], changes={"sink": asdict(Changes()) | {"adds": [{"path": 1}]}}), *r[1:]],
         "the batch of batch 0 has a adds of the wrong type",
     ),
     "a manifest of the wrong form": (lambda r: [changed(r[0], manifest=["m"]), *r[1:]], "batch 0 has no readable manifest"),

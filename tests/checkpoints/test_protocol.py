@@ -243,11 +243,7 @@ def test_what_another_batch_landed_is_not_taken_for_this_one(pipeline):
 
 @pytest.mark.parametrize(
     ("feature", "told"),
-    [
-        ({"delta.constraints.few": "n < 9"}, "has constraints"),
-        ({"delta.columnMapping.mode": "name"}, "uses"),
-        ({}, "has other types"),
-    ],
+    [({"delta.constraints.few": "n < 9"}, "has constraints"), ({"delta.columnMapping.mode": "name"}, "uses"), ({}, "has other types")],
 )
 def test_a_sink_that_delta_rs_cannot_write_is_left_to_spark(tmp_path, feature, told):
     """On object storage it is refused: Spark's commits would overwrite those of others."""
