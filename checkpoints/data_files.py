@@ -57,7 +57,8 @@ class DataFile:
 class FileWriter:
     """Writes the rows of one task and table: a context manager; after an error nothing that it wrote is left.
 
-    Files have the columns of ``schema``, and their rows are sorted by ``order``, if given; up to :data:`ROWS_PER_FILE` rows are then kept in memory.
+    Files have the columns of ``schema``, and their rows are sorted by ``order``, if given: then up to :data:`ROWS_PER_FILE` rows are kept
+    in memory.
     """
 
     def __init__(self, table: str, schema: pa.Schema, *, batch: int, attempt: str, task: int, order: Sequence[str] = ()) -> None:

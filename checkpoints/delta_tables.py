@@ -169,19 +169,14 @@ def _fault(name: str, entry: bytes) -> str | None:
         if unknown:
             return f"{name} holds {min(unknown)!r}, which no commit of this table has"
         for kind, names in (("add", _ADDED), ("remove", _REMOVED)):
-            expected, listed = _number(metrics, names), sum(kind in action for action in actions)
-            if expected is not None and expected != listed:
+            expected, listed = next((metrics[name] for name in names if name in metrics), None), sum(kind in action for action in actions)
+            if expected is not None and int(expected) != listed:
                 return f"{name} should {kind} {expected} files, and has {listed}"
         if _is_batch(info) and not any("txn" in action for action in actions):
             return f"{name} lacks the transaction of its batch"
     except (ValueError, TypeError, AttributeError, StopIteration):
         return f"{name} is cut or damaged ({len(entry):,} bytes)"
     return None
-
-
-def _number(metrics: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    number = next((metrics[name] for name in names if name in metrics), None)
-    return None if number is None else int(number)
 
 
 def _is_batch(info: Mapping[str, Any]) -> bool:

@@ -59,10 +59,6 @@ def disarm() -> None:
     _armed.clear()
 
 
-def _kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _raise() -> None:
     raise InjectedError("failpoint")
 
@@ -79,7 +75,7 @@ def _arm_from_environment() -> None:
     if text:
         place, _, action = text.partition(":")
         name, _, nth = place.partition("#")
-        arm(name, {"kill": _kill, "raise": _raise, "pause": _pause}[action], nth=int(nth or 1))
+        arm(name, {"kill": lambda: os.kill(os.getpid(), signal.SIGKILL), "raise": _raise, "pause": _pause}[action], nth=int(nth or 1))
 
 
 _arm_from_environment()

@@ -47,7 +47,14 @@ class Places:
     @classmethod
     def of(cls, pipeline: Pipeline) -> Places:
         """The pipeline's ``checkpoints.path``, or ``<sink path>.windowmill``."""
-        return cls.below(_root(pipeline))
+        if pipeline.checkpoints and pipeline.checkpoints.path:
+            return cls.below(pipeline.checkpoints.path)
+        if pipeline.sink and pipeline.sink.path:
+            return cls.below(f"{pipeline.sink.path.rstrip('/')}.windowmill")
+        raise SpecError(
+            f"pipeline {pipeline.pipeline}: sink.path is missing, so there is no place for its ledger and state; "
+            "give sink: {path: …}, or checkpoints: {path: …} for a sink in a catalog"
+        )
 
     @classmethod
     def below(cls, root: str) -> Places:
@@ -99,17 +106,6 @@ def _stand_in(place: str) -> tempfile.TemporaryDirectory[str]:
     assert local is not None  # only paths on this machine have links
     (Path(folder.name) / "_delta_log").symlink_to(local.absolute() / "_delta_log")
     return folder
-
-
-def _root(pipeline: Pipeline) -> str:
-    if pipeline.checkpoints and pipeline.checkpoints.path:
-        return pipeline.checkpoints.path
-    if pipeline.sink and pipeline.sink.path:
-        return f"{pipeline.sink.path.rstrip('/')}.windowmill"
-    raise SpecError(
-        f"pipeline {pipeline.pipeline}: sink.path is missing, so there is no place for its ledger and state; "
-        "give sink: {path: …}, or checkpoints: {path: …} for a sink in a catalog"
-    )
 
 
 @dataclass(frozen=True, slots=True)

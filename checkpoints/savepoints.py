@@ -116,17 +116,13 @@ def save(folder: str, state: str, facts: Mapping[str, Any]) -> Savepoint:
             files[copy], size = int(file["num_records"]), size + int(file["size_bytes"])
     entry = Savepoint(**facts, schema=schema, files=files, size=size)
     make_folder(f"{folder}/{name}")
-    _write_entry(f"{folder}/{name}", json.dumps(asdict(entry)).encode())
-    return entry
-
-
-def _write_entry(folder: str, content: bytes) -> None:
-    """Write the entry of the savepoint at ``folder``, whole or not at all: object storage does so by itself."""
-    files, first = store_of(folder), _UNFINISHED if local_path(folder) is not None else _ENTRY
-    with files.open_output_stream(first) as stream:
-        stream.write(content)
+    # The entry is written whole or not at all: object storage does so by itself.
+    store, first = store_of(f"{folder}/{name}"), _UNFINISHED if local_path(folder) is not None else _ENTRY
+    with store.open_output_stream(first) as stream:
+        stream.write(json.dumps(asdict(entry)).encode())
     if first != _ENTRY:
-        files.move(first, _ENTRY)
+        store.move(first, _ENTRY)
+    return entry
 
 
 def drop(folder: str, name: str) -> None:

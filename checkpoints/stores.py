@@ -109,15 +109,12 @@ def options_of(place: str) -> dict[str, str] | None:
     above = [own for own in _OPTIONS if there == own or there.startswith(f"{own.rstrip('/')}/")]
     own = _OPTIONS[max(above, key=len)] if above else {}
     # One spelling of aws_region, AWS_REGION and region, so that one replaces the other.
-    found |= {name if name.startswith(prefix) else f"{prefix}{name}": value for name, value in _upper(own)}
+    upper = {name.upper(): value for name, value in own.items()}
+    found |= {name if name.startswith(prefix) else f"{prefix}{name}": value for name, value in upper.items()}
     if prefix == "AWS_" and "AWS_ACCESS_KEY_ID" not in found:
         # Profiles, web identities and roles: delta-rs asks for them only at Amazon's own address, unless asked to.
         found.setdefault("AWS_FORCE_CREDENTIAL_LOAD", "true")
     return found
-
-
-def _upper(options: Options) -> list[tuple[str, str]]:
-    return [(name.upper(), value) for name, value in options.items()]
 
 
 def endpoint_of(place: str) -> str:

@@ -255,7 +255,7 @@ def _kept(
 
     def of_slices(own: str) -> str:
         rows = f"state WHERE {own}"
-        return f"{NeededRows.all_but_old_spans(keys, spans, before_batch).latest_of(rows) if spans else rows} AND {still}"
+        return f"{NeededRows.spans(keys, spans, before_batch).latest_of(rows) if spans else rows} AND {still}"
 
     kept_of: Mapping[StateLayout, Callable[[str], str]] = {
         "slices": of_slices,

@@ -32,7 +32,6 @@ from windowmill.checkpoints.state.reading import (
     rows_before,
 )
 from windowmill.checkpoints.state.tables import StateTable, files_of
-from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, DUE, KIND
 from windowmill.windowing.columnar.hashes import KeyFilter, KeysOfShare, buckets_of
 from windowmill.windowing.columnar.position_deltas import arriving_values, split_nodes
@@ -54,7 +53,6 @@ _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 class _Large:
     """A file of which row groups are chosen; ``span`` gives the least and greatest value of a column in a row group, if known."""
 
-    path: str
     parquet: pq.ParquetFile
     places: Mapping[str, int]
 
@@ -139,7 +137,7 @@ class SearchedRows:
 
         They have all columns of the state. A few rows of other keys may be among them.
         """
-        groups = [(file, self._with_entries(file)) for file in self._large]
+        groups = [(file, [group for group in self._groups(file) if file.span(group, KIND) != (NODE, NODE)]) for file in self._large]
         if self._exceed(groups):
             return None
         keys = KeyFilter(self._stage.keys)
@@ -158,9 +156,6 @@ class SearchedRows:
         early = [(file, [group for group in numbers if (file.span(group, DUE) or (_LEAST,))[0] <= watermark]) for file, numbers in groups]
         rows = [self._small.select(columns), *self._read(early, columns)]
         return pa.concat_tables([part.filter(pc.less_equal(part.column(DUE), watermark)).select(self._stage.keys) for part in rows])
-
-    def _with_entries(self, file: _Large) -> list[int]:
-        return [group for group in self._groups(file) if file.span(group, KIND) != (NODE, NODE)]
 
     def _groups(self, file: _Large) -> list[int]:
         """The row groups of ``file`` that may hold rows of the keys whose rows are read."""
@@ -238,20 +233,16 @@ def applied_before(stage: PositionStage) -> Where:
 
 
 def _opened(table: DeltaTable, file: Mapping[str, Any], columns: Sequence[str]) -> _Large:
-    parquet = _open(table, file)
+    parquet = open_file(table.table_uri, file)
     schema = parquet.metadata.schema
     places = {schema.column(number).path: number for number in range(len(schema))}
     require_columns(table.table_uri, parquet.schema_arrow.names, columns)
-    return _Large(file["path"], parquet, places)
-
-
-def _open(table: DeltaTable, file: Mapping[str, Any]) -> pq.ParquetFile:
-    return open_file(store_of(table.table_uri), table.table_uri, file)
+    return _Large(parquet, places)
 
 
 def footer(table: DeltaTable, file: Mapping[str, Any]) -> pq.FileMetaData:
     """The footer of ``file``, an entry of the log of ``table``."""
-    parquet = _open(table, file)
+    parquet = open_file(table.table_uri, file)
     try:
         return parquet.metadata
     finally:

@@ -20,7 +20,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
@@ -296,9 +295,9 @@ def read_whole(
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
-def open_file(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any]) -> pq.ParquetFile:
+def open_file(uri: str, file: Mapping[str, Any]) -> pq.ParquetFile:
     """The Parquet file of the log's entry ``file`` in the table at ``uri``; raises as :func:`read_whole`. The caller closes it."""
-    opened = store.open_input_file(file["path"])
+    opened = store_of(uri).open_input_file(file["path"])
     # Compare the size before trusting the footer or allocating memory for it.
     _same(uri, file["path"], "bytes", opened.size(), file["size_bytes"])
     parquet = pq.ParquetFile(opened, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
@@ -308,7 +307,7 @@ def open_file(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any]) -> pq.
 
 def read_file(uri: str, file: Mapping[str, Any], schema: pa.Schema, may_lack: Collection[str]) -> pa.Table:
     """All rows of a file of the table at ``uri``; raises as :func:`read_whole`."""
-    parquet = open_file(store_of(uri), uri, file)
+    parquet = open_file(uri, file)
     try:
         stored = parquet.schema_arrow.names
         require_columns(uri, [*stored, *may_lack], schema.names)

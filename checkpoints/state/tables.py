@@ -12,7 +12,7 @@ All parts of a pipeline share one table, with the columns of :func:`joint_schema
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write, own_commit
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.reading import (
-    EVERYTHING,
     NOTHING,
     WHOLE_BYTES,
     ColumnComparison,
@@ -109,19 +108,10 @@ class StateTable:
         *,
         checked: Where | None = None,
     ) -> pa.Table | None:
-        """The ``wanted`` rows, read by this process; none if there are more than ``most_rows``.
+        """The ``wanted`` rows of a table of these ``files``, read by this process; none if there are more than ``most_rows``.
 
-        Parameters
-        ----------
-        files
-            All files of the table.
-        schema
-            The columns to read.
-        may_lack
-            Columns that are null where the table lacks them.
-        checked
-            Has the rows read verified. Of a table read whole these are the rows that are verified before the ``wanted`` ones are chosen,
-            which damage could hide. Null leaves verifying to the caller.
+        Columns that it ``may_lack`` are null there. ``checked`` has the rows read verified: of a table read whole these are verified before
+        the ``wanted`` ones are chosen, which damage could hide. Null leaves verifying to the caller.
         """
         if self._only is not None:
             files = [file for file in files if self._only.may_be_in(file)]
@@ -317,11 +307,6 @@ class NeededRows:
         by = ", ".join([*map(quoted, keys), f"({earlier.sql} IS TRUE)"])
         return cls(span, superseded=f"({earlier.sql} IS TRUE AND row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) > 1)")
 
-    @classmethod
-    def all_but_old_spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> NeededRows:
-        """Everything except the spans that are superseded, by :meth:`spans`."""
-        return replace(cls.spans(keys, columns, before_batch), where=EVERYTHING)
-
     def __or__(self, other: NeededRows) -> NeededRows:
         """The rows that either needs."""
         superseded = f"{self.superseded} OR {other.superseded}"
@@ -377,12 +362,9 @@ def _fit(group: BatchFiles) -> bool:
 
 
 class LogTable(StateTable):
-    """The log of one pipeline's live rows at ``path``; see :mod:`windowmill.windowing.columnar.keyed`.
+    """The log of one pipeline's live rows at ``path``, which may lack columns until a batch adds them.
 
-    Parameters
-    ----------
-    may_lack
-        Columns that the table lacks until a batch adds them.
+    See :mod:`windowmill.windowing.columnar.keyed`.
     """
 
     def __init__(
@@ -400,12 +382,8 @@ class LogTable(StateTable):
     def read(self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit) -> pa.Table | None:
         """All entries of the keys that are in ``touched`` or due by ``watermark``, as of the batches before ``before_batch``.
 
-        They are verified, and without their checksums; none if the log exceeds ``limit``. A run reads the whole log once.
-
-        Parameters
-        ----------
-        touched
-            New rows, with the log's columns.
+        They are verified, and without their checksums; none if the log exceeds ``limit``. A run reads the whole log once. New rows, those
+        ``touched``, have the log's columns.
         """
         if not self._exists:
             return self._schema.empty_table()
