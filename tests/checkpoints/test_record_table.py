@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
-from tests.checkpoints.records import NOW, commit, history, plan
+from tests.checkpoints.records import NOW, append_all, commit, history, plan
 from windowmill.checkpoints import records as record_table
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.records import FAN, TAIL_BATCHES, DeltaRecords
@@ -25,11 +25,7 @@ def path(tmp_path) -> str:
 
 def filled(path: str, batches: int) -> Ledger:
     """A ledger of ``batches`` batches, record by record as runs append them."""
-    store = DeltaRecords(path)
-    store.load()
-    for record in history(batches):
-        store.append(record)
-        store.load()
+    append_all(path, history(batches))
     return Ledger(path)
 
 
@@ -42,7 +38,6 @@ def files_read(monkeypatch) -> list[str]:
 
 
 def test_small_files_are_merged_twice_and_nothing_is_lost(path, monkeypatch):
-    monkeypatch.setattr("windowmill.checkpoints.records.FAN", 4)
     monkeypatch.setattr("windowmill.checkpoints.records.FAN", 4)
     ledger = filled(path, 80)
     assert [batch.number for batch in ledger.batches()] == list(range(80))
