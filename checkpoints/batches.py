@@ -61,7 +61,6 @@ class Changes:
 
     @property
     def rows(self) -> int:
-        """Number of rows in them."""
         return sum(file.rows for file in self.files)
 
     @property
@@ -155,7 +154,6 @@ class Batch:
 
     @property
     def counts(self) -> Counts:
-        """As :attr:`Outcome.published_counts`."""
         return self.outcome.published_counts
 
     @property
@@ -167,7 +165,6 @@ class Batch:
 
     @property
     def is_backfill(self) -> bool:
-        """Whether it is a backfill."""
         return self.plan.range is not None
 
     @property

@@ -104,7 +104,6 @@ class DeltaRsCommitter:
         self._beyond = beyond
 
     def check(self, place: str, role: str, changes: Changes) -> None:
-        """As :meth:`Committer.check`."""
         table = existing(place)
         if table is not None:
             refuse_misfit(role, place, table, changes)
@@ -113,7 +112,6 @@ class DeltaRsCommitter:
             self._other(place, role, reason).check(place, role, changes)
 
     def commit(self, place: str, publication: Publication) -> None:
-        """As :meth:`Committer.commit`."""
         for _ in range(_ATTEMPTS):
             table = self._opened(place, publication)
             reason = beyond_delta_rs(publication.role, table, publication.changes)
@@ -279,12 +277,9 @@ def error_of(role: str) -> type[WindowmillError]:
 
 
 def refuse_misfit(role: str, place: str, table: DeltaTable, changes: Changes) -> None:
-    """Raise an error if ``table``, of this ``role``, does not take ``changes``: because of its columns, or because it is append-only.
+    """Raise ``SinkRefusedError`` or ``StateError`` if ``table``, of this ``role``, does not take ``changes``.
 
-    Raises
-    ------
-    SinkRefusedError, StateError
-        With the column, and what to do.
+    That is because of its columns, or because it is append-only.
     """
     why = _misfit(role, table, changes)
     if why is not None:

@@ -99,10 +99,7 @@ class FileWriter:
     def write(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Add ``rows``, which have the columns of the schema, in any order.
 
-        Raises
-        ------
-        NotTextError
-            If a text is not UTF-8. Neither delta-rs nor most others would read the table again.
+        Raises ``NotTextError`` if a text is not UTF-8: neither delta-rs nor most others would read the table again.
         """
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         table = table.select(self._schema.names)

@@ -55,7 +55,6 @@ def arm(name: str, action: Callable[[], None], *, nth: int = 1) -> None:
 
 
 def disarm() -> None:
-    """Disarm every failpoint."""
     _armed.clear()
 
 
@@ -70,12 +69,7 @@ def _pause() -> None:
         time.sleep(0.05)
 
 
-def _arm_from_environment() -> None:
-    text = os.environ.get("WINDOWMILL_FAILPOINT")
-    if text:
-        place, _, action = text.partition(":")
-        name, _, nth = place.partition("#")
-        arm(name, {"kill": lambda: os.kill(os.getpid(), signal.SIGKILL), "raise": _raise, "pause": _pause}[action], nth=int(nth or 1))
-
-
-_arm_from_environment()
+if _text := os.environ.get("WINDOWMILL_FAILPOINT"):
+    _place, _, _action = _text.partition(":")
+    _name, _, _nth = _place.partition("#")
+    arm(_name, {"kill": lambda: os.kill(os.getpid(), signal.SIGKILL), "raise": _raise, "pause": _pause}[_action], nth=int(_nth or 1))

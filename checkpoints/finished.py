@@ -58,13 +58,11 @@ class Notes:
         return body if digest == _checksum(body) else None
 
     def write(self, name: str, body: bytes) -> None:
-        """Make or replace the note ``name``."""
         make_folder(self._place)
         with store_of(self._place).open_output_stream(f"{name}.json") as stream:
             stream.write(_checksum(body) + b"\n" + body)
 
     def clear(self) -> None:
-        """Drop all notes."""
         remove_folder(self._place)
 
 

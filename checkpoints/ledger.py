@@ -53,7 +53,6 @@ MAX_FILES = 32
 
 
 def status_of(verdict: str) -> Status:
-    """The status of a batch whose last record has this verdict."""
     return "held" if verdict == "held" else "abandoned" if verdict == "abandoned" else "committed"
 
 
@@ -63,7 +62,6 @@ def add_batch(totals: Totals, plan: Plan, outcome: Outcome) -> Totals:
 
 
 def stored(plan: Plan) -> dict[str, Any]:
-    """The stored form of ``plan``."""
     return asdict(plan) | {"action": plan.action}
 
 
@@ -293,7 +291,6 @@ class Ledger:
         return self.since(max(0, self.count - last))
 
     def since(self, first: int) -> list[Batch]:
-        """The batches from number ``first`` on."""
         self._reach(first)
         return [batch for batch in self._batches if batch.number >= first]
 
@@ -304,7 +301,6 @@ class Ledger:
 
     @property
     def newest(self) -> Batch | None:
-        """The newest batch, whatever its kind and status."""
         return self._batches[-1] if self._batches else None
 
     @property
@@ -456,7 +452,6 @@ class Ledger:
         return any((known.kind, known.attempt) == (record.kind, record.attempt) for known in found)
 
     def _reach(self, first: int) -> None:
-        """Load the batches from number ``first`` on."""
         have = self._batches[0].number if self._batches else 0
         while first < have:
             start = max(first, have - READ_AT_ONCE)
@@ -471,7 +466,6 @@ def _as_json(changes: Mapping[str, Changes]) -> dict[str, Any]:
 
 
 def _manifests_of(ledger: str) -> str:
-    """The folder with the manifests of the ledger at this path."""
     return f"{ledger.rstrip('/')}.manifests"
 
 
@@ -500,7 +494,6 @@ def read_manifest(ledger: str, name: str, digest: str) -> bytes:
 
 
 def remove_manifest(ledger: str, name: str) -> None:
-    """Remove a manifest that no record names any more."""
     store_of(_manifests_of(ledger)).delete_file(name)
 
 

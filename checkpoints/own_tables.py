@@ -42,6 +42,7 @@ from windowmill.windowing.errors import (
 
 #: Remedies, for messages.
 REBUILD = "restore the folder from a copy, or give the pipeline a new sink and backfill it there"
+_NEWEST = "restore the newest copy, or give the pipeline a new sink and backfill it there"
 ACCEPT = "windowmill run --accept-changes"
 #: No batch reads these two tables, so a pipeline can go on without their contents.
 EXPENDABLE = ("quarantine", "quality")
@@ -132,7 +133,6 @@ class OwnTable:
         return None
 
     def newest_batch(self, app_id: str) -> int | None:
-        """The newest batch that is committed under ``app_id``."""
         table = self._load()
         return None if table is None else table.transaction_version(app_id)
 
@@ -159,7 +159,6 @@ class OwnTable:
         self._committer.check(self.place, self.role, changes)
 
     def missing(self, files: Sequence[DataFile]) -> list[DataFile]:
-        """Those of ``files`` that are not here."""
         return data_files.missing(self.place, files)
 
     def fetch(self, files: Sequence[DataFile], source: str | None = None, folder: str = "") -> None:
@@ -188,7 +187,7 @@ class OwnTable:
         if found is not None and found > batch:
             raise LedgerBehindError(
                 f"{self.role} {self.place}: batch {found} is committed, but the ledger is at batch {batch}; the ledger was restored from "
-                "an older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
+                f"an older copy: {_NEWEST}"
             )
         return found
 
@@ -373,7 +372,6 @@ def refuse_foreign(ledger: Ledger, table: OwnTable, before: LastWrite) -> None:
 
 
 def refused(table: OwnTable, written: LastWrite, foreign: Change) -> ForeignWriteError:
-    """The error for a ``foreign`` change of ``table``."""
     # A RESTORE to before the foreign commit would also undo the later commit of a batch.
     overtaken = foreign.version < written.version
     undo = REBUILD if overtaken else f"undo it by RESTORE TABLE … TO VERSION AS OF {foreign.version - 1}"
@@ -414,5 +412,5 @@ def refuse_committed(plan: Plan, ledger: Ledger, tables: Mapping[str, OwnTable])
             if found is not None and found >= plan.batch:
                 raise LedgerBehindError(
                     f"{role} {tables[role].place}: batch {found} is committed already, but the ledger does not contain it; the ledger was "
-                    "restored from an older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
+                    f"restored from an older copy: {_NEWEST}"
                 )

@@ -121,5 +121,4 @@ class Runnable:
 
     @property
     def name(self) -> str:
-        """The pipeline's name."""
         return self.pipeline.pipeline

@@ -103,7 +103,6 @@ class Plan(_Kinds):
 
     @property
     def reads_from(self) -> int:
-        """The version after which the batch reads."""
         return self.from_version
 
     @property

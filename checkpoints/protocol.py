@@ -100,14 +100,9 @@ def record(
 ) -> None:
     """Record a batch, whose files have been written; if they are ``shared`` with other attempts, they stay whatever happens.
 
-    Raises
-    ------
-    FencedError
-        If another attempt has recorded a batch first. The files are deleted if it is certain that the record names others.
-    ForeignWriteError
-        If others have changed rows of the tables since :func:`.verify`.
-    SinkError
-        If the sink does not take the rows.
+    Raises ``FencedError`` if another attempt has recorded a batch first; the files are deleted if it is certain that the record names
+    others. Raises ``ForeignWriteError`` if others have changed rows of the tables since :func:`.verify`, and ``SinkError`` if the sink does
+    not take the rows.
     """
     begun = False
     try:

@@ -142,13 +142,7 @@ class RecordFile:
         return int(match["level"]) if match else 0
 
     @property
-    def has_checksum(self) -> bool:
-        """Whether its name has a checksum; a file that an ``OPTIMIZE`` by others made has none."""
-        return _NAME.fullmatch(self.path) is not None
-
-    @property
     def statistics(self) -> str:
-        """The file's statistics in the Delta log."""
         ends = {"minValues": {"batch": self.first}, "maxValues": {"batch": self.last}}
         return json.dumps({"numRecords": self.records, **ends, "nullCount": {"batch": 0}})
 
@@ -197,9 +191,12 @@ def read_bytes(files: pa_fs.FileSystem, file: RecordFile, ledger: str) -> bytes:
 
 
 def to_merge(files: Sequence[RecordFile]) -> list[RecordFile]:
-    """The ``files`` to merge now, in order; none while there are few appended files and all of them have checksums."""
+    """The ``files`` to merge now, in order; none while there are few appended files and the names of all of them have checksums.
+
+    A file that an ``OPTIMIZE`` by others made has none.
+    """
     appended = [file for file in files if file.level == 0]
-    if len(appended) < FAN and all(file.has_checksum for file in appended):
+    if len(appended) < FAN and all(_NAME.fullmatch(file.path) for file in appended):
         return []
     merged = [file for file in files if 0 < file.level < LAST_LEVEL]
     chosen = [*merged, *appended] if len(merged) >= FAN - 1 else appended

@@ -80,7 +80,6 @@ class UndoneFiles:
         return write_files(self.table, self.schema, staying, batch=batch, attempt=attempt)
 
     def stays(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Mask of the ``rows`` that stay."""
         numbers = rows.column(_BATCH)
         stays = pc.less_equal(numbers, self.after)
         if self.spared and self.through is not None:
@@ -209,7 +208,6 @@ class KeysFile:
         pq.write_table(table.replace_schema_metadata({_KEYS: json.dumps(keys.every)}), path, filesystem=fs)
 
     def read(self) -> ErasedKeys:
-        """The keys."""
         fs, path = self._place
         table = pq.read_table(path, filesystem=fs, use_threads=False)
         every = json.loads((table.schema.metadata or {})[_KEYS])
@@ -217,7 +215,6 @@ class KeysFile:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is such a file."""
         fs, path = self._place
         return bool(fs.get_file_info(path).type == pa_fs.FileType.File)
 

@@ -79,7 +79,6 @@ class Savepoint:
 
 
 def check_name(name: str) -> None:
-    """Raise ``SpecError`` unless ``name`` can name a savepoint."""
     if _NAME.fullmatch(name) is None:
         raise SpecError(f"savepoint {name!r}: expected at most 63 letters, digits, dots, hyphens and underscores, first a letter or digit")
 
@@ -219,7 +218,6 @@ def _link(source: str, path: str, target: str, name: str) -> None:
 
 
 def _clear(folder: str, name: str) -> None:
-    """Remove what is left of the savepoint ``name``."""
     for path in _files_in(folder, name):
         store_of(folder).delete_file(path)
     here = local_path(f"{folder}/{name}")

@@ -58,7 +58,6 @@ FILE, FIELDS = "catalog-tables.json", ("source", "sink")
 
 
 def is_local(place: str) -> bool:
-    """Whether ``place`` is on this machine."""
     return local_path(place) is not None
 
 
@@ -129,7 +128,6 @@ def table_at(place: str, version: int | None = None) -> DeltaTable:
 
 
 def is_table(place: str) -> bool:
-    """Whether there is a Delta table at ``place``."""
     return bool(DeltaTable.is_deltatable(place, options_of(place)))
 
 

@@ -67,10 +67,16 @@ def vacuum(path: str, kept: Collection[str] = (), retention_hours: int = RETENTI
     Uncommitted files are removed too, except those ``kept``. If the table's folder also contains other data, only those of batches are.
     Without a retention those go, too, that count as removed later than now, by a clock that is ahead of this one.
     """
-    removed = _vacuumed(path, kept, retention_hours)
+    table = table_at(path)
+    every = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
+    # deltalake 1.6.6 does not know deletion vector files: a full vacuum would remove them as leftovers.
+    mixed = "deletionVectors" in (table.protocol().reader_features or []) or _are_of_others(every, path)
+    removed = len(table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False, full=not mixed and not kept))
+    leftovers = [file for file in every if is_ours(file) and file not in kept] if mixed or kept else []
+    remove(path, leftovers)
     ahead = [] if retention_hours else old_files(path, kept)
     remove(path, ahead)
-    return removed + len(ahead)
+    return removed + len(leftovers) + len(ahead)
 
 
 def old_files(path: str, kept: Collection[str] = ()) -> list[str]:
@@ -80,17 +86,6 @@ def old_files(path: str, kept: Collection[str] = ()) -> list[str]:
     needed = {*map(unquote, sizes_of(table))}
     data = [file for file in sorted(there - needed - {*kept}) if file.endswith(".parquet") and not file.startswith("_")]
     return [file for file in data if is_ours(file) or _BY_DELTA_RS.fullmatch(file)]
-
-
-def _vacuumed(path: str, kept: Collection[str], retention_hours: int) -> int:
-    table = table_at(path)
-    every = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
-    # deltalake 1.6.6 does not know deletion vector files: a full vacuum would remove them as leftovers.
-    mixed = "deletionVectors" in (table.protocol().reader_features or []) or _are_of_others(every, path)
-    removed = len(table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False, full=not mixed and not kept))
-    leftovers = [file for file in every if is_ours(file) and file not in kept] if mixed or kept else []
-    remove(path, leftovers)
-    return removed + len(leftovers)
 
 
 def _are_of_others(files: Iterable[str], path: str) -> bool:

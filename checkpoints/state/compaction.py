@@ -86,12 +86,6 @@ def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
     return None
 
 
-def rows_of_group(files: Sequence[Mapping[str, Any]]) -> int:
-    """Rows of a row group in a table of ``files``: fewer if they are wide, but not so few that footers are long."""
-    rows, size = (sum(int(file[name]) for file in files) for name in ("num_records", "size_bytes"))
-    return min(GROUP_ROWS, max(GROUP_ROWS // 16, GROUP_BYTES * rows // max(1, size), 1))
-
-
 def _is_unsorted(table: DeltaTable, file: Mapping[str, Any]) -> bool:
     """Whether ``file`` is one of a large batch, of which a search reads more than it needs, because its row groups are large."""
     first, last = batches_of(file)
@@ -217,7 +211,11 @@ def compact_entries(
     since = "true" if first is None else f"{BATCH} >= {first}"
     removes = first is None or all(batches_of(file)[0] >= first for file in files_of(table))
     query = _kept(schema, f"{BATCH} < {before_batch} AND {since}", before_batch, layouts, needed, spans, removes=removes)
-    group = rows_of_group(files_of(table)) if "positions" in layouts else None
+    group = None
+    if "positions" in layouts:
+        rows, size = (sum(int(file[name]) for file in files_of(table)) for name in ("num_records", "size_bytes"))
+        # Fewer rows of a row group if they are wide, but not so few that footers are long.
+        group = min(GROUP_ROWS, max(GROUP_ROWS // 16, GROUP_BYTES * rows // max(1, size), 1))
     before = number_of_rows(table)
     # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
     write_deltalake(

@@ -241,7 +241,6 @@ def _opened(table: DeltaTable, file: Mapping[str, Any], columns: Sequence[str]) 
 
 
 def footer(table: DeltaTable, file: Mapping[str, Any]) -> pq.FileMetaData:
-    """The footer of ``file``, an entry of the log of ``table``."""
     parquet = open_file(table.table_uri, file)
     try:
         return parquet.metadata

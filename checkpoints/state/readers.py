@@ -80,11 +80,6 @@ class MemoryState:
         if len(tables) > _MAX_TABLES:
             tables[:] = [pa.concat_tables(tables).combine_chunks()]
 
-    def rows_of(self, schema: pa.Schema) -> pa.Table:
-        """The rows of the part whose rows have the columns of ``schema``."""
-        tables = self._tables.get(frozenset(schema.names), ())
-        return pa.concat_tables([schema.empty_table(), *(table.select(schema.names) for table in tables)])
-
     def drop(self, schema: pa.Schema, needed: Callable[[pa.Table], Bools]) -> None:
         """Drop those rows of a part that are not ``needed``, if its rows have doubled since they were last dropped."""
         part = frozenset(schema.names)
@@ -122,7 +117,10 @@ class MemoryState:
         return of_keys(entries, touched, columns, watermark) if entries.num_rows <= limit.rows else None
 
     def _chosen(self, schema: pa.Schema, wanted: Where) -> pa.Table:
-        return self.rows_of(schema).filter(wanted.expression)
+        """The ``wanted`` rows of the part whose rows have the columns of ``schema``."""
+        tables = self._tables.get(frozenset(schema.names), ())
+        rows = pa.concat_tables([schema.empty_table(), *(table.select(schema.names) for table in tables)])
+        return rows.filter(wanted.expression)
 
 
 #: The state of one pipeline.

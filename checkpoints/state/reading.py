@@ -262,7 +262,6 @@ def rows_of_spans(columns: Collection[str]) -> Where:
 
 
 def rows_of(wanted: Wanted) -> Where:
-    """The ``wanted`` rows."""
     match wanted:
         case WithSpans():
             spans = rows_of_spans(wanted.columns)

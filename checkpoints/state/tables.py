@@ -204,7 +204,6 @@ def by_batches(files: Sequence[Mapping[str, Any]]) -> list[BatchFiles]:
 
 
 def number_of_rows(table: DeltaTable) -> int:
-    """Number of rows of ``table``, from its log."""
     return sum(file["num_records"] for file in files_of(table))
 
 
@@ -295,7 +294,6 @@ class NeededRows:
 
     @classmethod
     def sessions(cls, wanted: OpenSessions) -> NeededRows:
-        """Fragments of open sessions."""
         closed = (ColumnComparison(GAP, "=", gap) & ColumnComparison(LAST, "<=", wanted.last_after(gap)) for gap in wanted.gaps)
         return cls(rows_of(wanted), Either(tuple(closed)))
 
@@ -308,7 +306,6 @@ class NeededRows:
         return cls(span, superseded=f"({earlier.sql} IS TRUE AND row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) > 1)")
 
     def __or__(self, other: NeededRows) -> NeededRows:
-        """The rows that either needs."""
         superseded = f"{self.superseded} OR {other.superseded}"
         return NeededRows(self.where | other.where, self.expired | other.expired, superseded)
 
