@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -120,30 +119,6 @@ def test_a_record_that_lands_during_a_merge_is_kept_and_the_merge_is_not(path, m
         store.merge()
     monkeypatch.undo()
     assert len(Ledger(path).batches()) == FAN
-
-
-def test_merging_and_appending_at_once_lose_nothing(path, monkeypatch):
-    filled(path, 2)
-    monkeypatch.setattr(record_table, "to_merge", lambda files: list(files) if len(files) > 2 else [])
-    stop, failures = threading.Event(), []
-
-    def merge() -> None:
-        while not stop.is_set():
-            try:
-                DeltaRecords(path).merge()
-            except (*record_table.FAILURES, LedgerError) as err:
-                failures.append(err)
-
-    thread = threading.Thread(target=merge)
-    thread.start()
-    ledger = Ledger(path)
-    for number in range(2, 12):
-        ledger.record(plan(number), commit(seen=number + 10, emitted=number + 10), {}, NOW)
-    stop.set()
-    thread.join()
-    monkeypatch.undo()
-    assert [batch.status for batch in Ledger(path).batches()] == ["committed"] * 12
-    assert not [err for err in failures if isinstance(err, LedgerCorruptError)]
 
 
 @pytest.mark.covers("P10")
