@@ -105,11 +105,11 @@ def check_writable_features(path: str) -> None:
     """Raise ``SinkRefusedError``, naming the features, for a sink that neither delta-rs nor Spark can write. A missing table is fine."""
     try:
         table = existing(path)
+        features = None if table is None else Features.of(table)
     except DeltaError as err:
         raise SinkError(f"sink {path}: cannot be opened ({str(err).splitlines()[0]}); check the table's protocol and its log") from err
-    if table is None:
+    if features is None:
         return
-    features = Features.of(table)
     if features.unwritable:
         raise SinkRefusedError(
             f"sink {path}: uses {_named(features.unwritable)}, under which neither delta-rs nor this version of Delta for Spark writes; "
