@@ -12,7 +12,7 @@ All parts of a pipeline share one table, with the columns of :func:`joint_schema
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.features import delta_rs_can_write, own_commit
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.reading import (
+    EVERYTHING,
     NOTHING,
     WHOLE_BYTES,
     ColumnComparison,
@@ -304,6 +305,11 @@ class NeededRows:
         earlier = span & rows_before(before_batch)
         by = ", ".join([*map(quoted, keys), f"({earlier.sql} IS TRUE)"])
         return cls(span, superseded=f"({earlier.sql} IS TRUE AND row_number() OVER (PARTITION BY {by} ORDER BY {BATCH} DESC) > 1)")
+
+    @classmethod
+    def all_but_old_spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> NeededRows:
+        """Everything except the spans that are superseded, by :meth:`spans`."""
+        return replace(cls.spans(keys, columns, before_batch), where=EVERYTHING)
 
     def __or__(self, other: NeededRows) -> NeededRows:
         superseded = f"{self.superseded} OR {other.superseded}"

@@ -13,7 +13,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from windowmill.checkpoints.state import tables
-from windowmill.checkpoints.state.reading import EVERYTHING, ReadLimit, rows_of
+from windowmill.checkpoints.state.reading import ReadLimit, rows_of
 from windowmill.checkpoints.state.tables import NeededRows, PartialTable, compact_partials, files_of
 from windowmill.windowing.grids import Selection, Span
 
@@ -164,7 +164,7 @@ def test_of_a_keys_spans_the_latest_committed_row_stays(tmp_path):
         table = pa.table([list(column) for column in zip(*rows_, strict=True)], schema=schema)
         write_deltalake(tmp_path, table, mode="append")
     of_spans = ["the key"], ["_w__last"], 3
-    assert compact_partials(str(tmp_path), replace(NeededRows.spans(*of_spans), where=EVERYTHING)) == 4
+    assert compact_partials(str(tmp_path), NeededRows.all_but_old_spans(*of_spans)) == 4
     found = DeltaTable(tmp_path).to_pyarrow_table().to_pylist()
     spans = sorted((str(row["the key"]), row["_batch"]) for row in found if row["_slice"] is None)
     assert spans == [("None", 2), ("None", 3), ("a", 2), ("a", 3), ("b", 1)], "batch 3 may have failed"
