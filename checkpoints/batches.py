@@ -60,10 +60,6 @@ class Changes:
         return self.adds + self.kept
 
     @property
-    def rows(self) -> int:
-        return sum(file.rows for file in self.files)
-
-    @property
     def digest(self) -> str:
         """Digest of the files added, as of the commit (:func:`digest_of`)."""
         return digest_of(identity_of({"path": file.path}) for file in self.files)

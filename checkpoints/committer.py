@@ -342,8 +342,6 @@ def _has_nulls(name: str, changes: Changes) -> bool:
 def widens(old: pa.DataType, new: pa.DataType) -> bool:
     """Whether a column of type ``old`` may become one of type ``new``: the same one, or a wider one by Delta's rules.
 
-    Examples
-    --------
     >>> widens(pa.int32(), pa.int64()), widens(pa.int32(), pa.float64()), widens(pa.int64(), pa.float64())
     (True, True, False)
     >>> widens(pa.decimal128(10, 2), pa.decimal128(12, 4)), widens(pa.decimal128(10, 2), pa.decimal128(11, 4))

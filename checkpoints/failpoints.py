@@ -15,13 +15,12 @@ from pathlib import Path
 
 #: Each record and each commit has three failpoints: ``before`` it; ``lost``, when it was made but its response is lost; ``after`` it is
 #: confirmed.
-RECORDS = ("batch", "ruling")
-TABLES = ("quality", "sink", "quarantine", "state", "held")
+_WRITES = ("batch", "ruling", "quality", "sink", "quarantine", "state", "held")
 STEPS = ("compute", "validate", "record", "publish")
 #: Every failpoint.
 FAILPOINTS = (
     *(f"{step}.begin" for step in STEPS),
-    *(f"{write}.{moment}" for write in (*RECORDS, *TABLES) for moment in ("before", "lost", "after")),
+    *(f"{write}.{moment}" for write in _WRITES for moment in ("before", "lost", "after")),
     *("compact.before", "compact.after"),
 )
 

@@ -68,8 +68,6 @@ class Places:
 def local_path(place: str) -> Path | None:
     """Path of a place on this machine, given as a path or a ``file:`` URI; none for any other URI, such as ``s3://bucket/table``.
 
-    Examples
-    --------
     >>> local_path("file:///tables/delays"), local_path("tables/delays"), local_path("s3://bucket/delays")
     (PosixPath('/tables/delays'), PosixPath('tables/delays'), None)
     """
