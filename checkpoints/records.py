@@ -386,7 +386,9 @@ class DeltaRecords:
         if self._table is None:
             return {}
         with _readable(self._path):
-            store = _filesystem(self._table)
+            # Not deltalake's own pyarrow reader: it leaves threads behind that abort the interpreter at exit (1.6.6, exit code 134).
+            # Its SQL engine takes half a second to start.
+            store = store_of(self._table.table_uri)
             return {
                 file.path: self._decoded.get(file.path) or decoded(read_bytes(store, file, self._path), file, self._path) for file in files
             }
@@ -415,7 +417,7 @@ class DeltaRecords:
         if self._table is None:
             settings = {"mode": "error", "name": "windowmill ledger", "configuration": CONFIGURATION}
             self._table = create_table(self._path, SCHEMA, **settings)
-        table, store = self._table, _filesystem(self._table)
+        table, store = self._table, store_of(self._table.table_uri)
         for file, content in added:
             with store.open_output_stream(file.path, buffer_size=1 << 16) as stream:  # deltalake takes no unbuffered pyarrow writes
                 stream.write(content)
@@ -447,12 +449,6 @@ def _readable(path: str) -> Iterator[None]:
         raise LedgerError(
             f"ledger {path}: cannot be read ({first_line(err)}); {remedy(err, 'restore the folder from a copy')}; nothing has been changed"
         ) from err
-
-
-def _filesystem(table: DeltaTable) -> pa_fs.FileSystem:
-    # Not deltalake's own pyarrow reader: it leaves threads behind that abort the interpreter at exit (1.6.6, exit code 134). Its SQL
-    # engine takes half a second to start.
-    return store_of(table.table_uri)
 
 
 def _listed(table: DeltaTable, path: str) -> list[RecordFile]:

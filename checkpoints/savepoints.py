@@ -74,7 +74,6 @@ class Savepoint:
 
     @property
     def at(self) -> datetime:
-        """When it was made."""
         return datetime.fromisoformat(self.created_at)
 
 
