@@ -41,7 +41,7 @@ _NULLS = ("None", "null")
 
 @dataclass(frozen=True, slots=True)
 class UndoneFiles:
-    """The files of the table at ``table`` that hold rows of batches after ``after``, which go by a restoration."""
+    """The files of the table at ``table`` that hold rows of batches after ``after``, which a restoration removes."""
 
     table: str
     schema: pa.Schema
