@@ -26,11 +26,6 @@ from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
 
-@pytest.fixture
-def path(tmp_path) -> str:
-    return str(tmp_path / "ledger")
-
-
 def run(ledger: Ledger, number: int, **changes: Any) -> None:
     """Record a batch."""
     ledger.record(plan(number), commit(**changes), {}, NOW)

@@ -17,11 +17,6 @@ from windowmill.checkpoints.records import LedgerRecord, decoded, packed, sealed
 from windowmill.windowing.errors import LedgerCorruptError, LedgerError
 
 
-@pytest.fixture
-def path(tmp_path) -> str:
-    return str(tmp_path / "ledger")
-
-
 def changed(record: LedgerRecord, part: str | None = None, **changes) -> LedgerRecord:
     """``record`` with other values in a ``part`` of its body, or in the body itself; ``...`` leaves one out."""
     body = json.loads(record.body)

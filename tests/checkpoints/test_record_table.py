@@ -17,11 +17,6 @@ from windowmill.checkpoints.records import FAN, TAIL_BATCHES, DeltaRecords
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError
 
 
-@pytest.fixture
-def path(tmp_path) -> str:
-    return str(tmp_path / "ledger")
-
-
 def filled(path: str, batches: int) -> Ledger:
     """A ledger of ``batches`` batches, record by record as runs append them."""
     append_all(path, history(batches))
