@@ -21,32 +21,21 @@ Status = Literal["held", "committed", "abandoned"]
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What a batch changes in one table, by one commit.
+    """What a batch changes in one table, by one commit."""
 
-    Attributes
-    ----------
-    adds
-        Files of new rows.
-    kept
-        Files with rows that no rule judges: those of removed files that stay (a backfill), retracted windows (a restatement).
-    removes
-        Paths of the files that ``adds`` and ``kept`` replace, as the table names them; without ``replaces`` these are all files.
-    replaces
-        Range (begin, end] of window ends whose rows are replaced; null to append.
-    schema
-        The table's schema (Delta JSON), from which it is made, or widened. Null in a record if the table had all columns.
-    windows
-        Names of the windows whose rows of the range ``replaces`` are meant; null for all.
-    widens
-        Whether columns are added to a sink that lacks some. Other tables of a pipeline are always widened.
-    """
-
+    #: Files of new rows.
     adds: tuple[DataFile, ...] = ()
+    #: Files with rows that no rule judges: those of removed files that stay (a backfill), retracted windows (a restatement).
     kept: tuple[DataFile, ...] = ()
+    #: Paths of the files that ``adds`` and ``kept`` replace, as the table names them; without ``replaces`` these are all files.
     removes: tuple[str, ...] = ()
+    #: Range (begin, end] of window ends whose rows are replaced; null to append.
     replaces: tuple[int, int] | None = None
+    #: The table's schema (Delta JSON), from which it is made, or widened. Null in a record if the table had all columns.
     schema: str | None = None
+    #: Names of the windows whose rows of the range ``replaces`` are meant; null for all.
     windows: tuple[str, ...] | None = None
+    #: Whether columns are added to a sink that lacks some. Other tables of a pipeline are always widened.
     widens: bool = False
 
     @classmethod
@@ -71,11 +60,6 @@ class Changes:
         return self.adds + self.kept
 
     @property
-    def rows(self) -> int:
-        """Number of rows in them."""
-        return sum(file.rows for file in self.files)
-
-    @property
     def digest(self) -> str:
         """Digest of the files added, as of the commit (:func:`digest_of`)."""
         return digest_of(identity_of({"path": file.path}) for file in self.files)
@@ -95,55 +79,37 @@ def digest_of(identities: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LastWrite:
-    """The last write to one of the pipeline's own tables; the next batch verifies the table against it.
+    """The last write to one of the pipeline's own tables; the next batch verifies the table against it."""
 
-    Attributes
-    ----------
-    batch
-        The batch that last wrote to the table.
-    table_id, version
-        Delta id of the table, and the version that the commit created.
-    digest
-        Digest of the files added; null if others have changed the table since, and the user has accepted it.
-    """
-
+    #: The batch that last wrote to the table.
     batch: int
+    #: Delta id of the table, and the version that the commit created.
     table_id: str
     version: int
+    #: Digest of the files added; null if others have changed the table since, and the user has accepted it.
     digest: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The outcome of a batch.
+    """The outcome of a batch."""
 
-    Attributes
-    ----------
-    seen, emitted
-        Greatest event time so far, and the instant through which all windows are in the sink; null for none.
-    verdict
-        That of its validation, or of the ruling on it.
-    counts
-        Its rows, as they were computed.
-    timings
-        Seconds by step.
-    compute
-        What computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs, stages, tasks and executors.
-    used
-        ``processor_seconds`` (of the client alone as ``client_processor_seconds``), ``bytes_read`` of the source's files,
-        ``bytes_written``, and the ``state_bytes`` after the batch.
-    written
-        By role, the last write to that table by the batches before this one; this batch's own commits are made after the record, and found
-        by their transactions.
-    """
-
+    #: Greatest event time so far, and the instant through which all windows are in the sink; null for none.
     seen: int | None
     emitted: int | None
+    #: That of its validation, or of the ruling on it.
     verdict: str
+    #: Its rows, as they were computed.
     counts: Counts = field(default_factory=Counts)
+    #: Seconds by step.
     timings: dict[str, float] = field(default_factory=dict)
+    #: What computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs, stages, tasks and executors.
     compute: dict[str, Any] = field(default_factory=dict)
+    #: ``processor_seconds`` (of the client alone as ``client_processor_seconds``), ``bytes_read`` of the source's files, ``bytes_written``,
+    #: and the ``state_bytes`` after the batch.
     used: dict[str, float] = field(default_factory=dict)
+    #: By role, the last write to that table by the batches before this one; this batch's own commits are made after the record, and found
+    #: by their transactions.
     written: dict[str, LastWrite] = field(default_factory=dict)
 
     @property
@@ -154,33 +120,23 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch as ``history`` shows it: its plan, its outcome so far, and the files of its tables.
-
-    Attributes
-    ----------
-    ended_at
-        When it was recorded; if it was held, when it was last ruled on.
-    changes
-        By role, what the batch changes in its tables; of a batch of many files only in its ``manifest``.
-    manifest
-        Name and digest of the file that holds the changes; null if the record does.
-    validations
-        Changes of the quality table by later validations of a held batch, oldest first.
-    holds
-        How often a validation has held it.
-    ruled_by
-        Who released, discarded or abandoned it, or approved the change of the spec that it carries out; null if nobody was named.
-    """
+    """One batch as ``history`` shows it: its plan, its outcome so far, and the files of its tables."""
 
     plan: Plan
     outcome: Outcome
     status: Status
+    #: When it was recorded; if it was held, when it was last ruled on.
     ended_at: datetime
+    #: By role, what the batch changes in its tables; of a batch of many files only in its ``manifest``.
     changes: Mapping[str, Changes] = field(default_factory=dict)
+    #: Name and digest of the file that holds the changes; null if the record does.
     manifest: tuple[str, str] | None = None
+    #: Changes of the quality table by later validations of a held batch, oldest first.
     validations: Sequence[Changes] = ()
+    #: How often a validation has held it.
     holds: int = 0
     integer_axis: bool = False
+    #: Who released, discarded or abandoned it, or approved the change of the spec that it carries out; null if nobody was named.
     ruled_by: str | None = None
 
     number = property(lambda self: self.plan.batch)
@@ -194,7 +150,6 @@ class Batch:
 
     @property
     def counts(self) -> Counts:
-        """As :attr:`Outcome.published_counts`."""
         return self.outcome.published_counts
 
     @property
@@ -206,7 +161,6 @@ class Batch:
 
     @property
     def is_backfill(self) -> bool:
-        """Whether it is a backfill."""
         return self.plan.range is not None
 
     @property

@@ -26,12 +26,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
 from deltalake import Schema as DeltaSchema
-from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
-from windowmill.checkpoints.delta_tables import floor_of, newest
+from windowmill.checkpoints.delta_tables import existing, floor_of, newest, sizes_of
 from windowmill.checkpoints.features import FORMAT, FORMATS, Features, check_format, own_commit
 from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.tables import files_of
@@ -71,28 +71,19 @@ class Rewritten(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """A commit to a table.
+    """A commit to a table."""
 
-    Attributes
-    ----------
-    role
-        The table's role in the pipeline.
-    app_id, batch
-        The commit's transaction.
-    note
-        Its ``userMetadata``, ids only, since it stays in the table's history: generation, batch, attempt, and digest of the changes.
-    replaces_all
-        Whether the files replace all others of the table, and their schema that of the table.
-    rewrites
-        Finds the files to rewrite, in a snapshot of the table at a path; null if ``changes`` names all files to remove.
-    """
-
+    #: The table's role in the pipeline.
     role: str
+    #: The commit's transaction.
     app_id: str
     batch: int
     changes: Changes
+    #: Its ``userMetadata``, ids only, since it stays in the table's history: generation, batch, attempt, and digest of the changes.
     note: Mapping[str, Any] = field(default_factory=dict)
+    #: Whether the files replace all others of the table, and their schema that of the table.
     replaces_all: bool = False
+    #: Finds the files to rewrite, in a snapshot of the table at a path; null if ``changes`` names all files to remove.
     rewrites: Callable[[str, DeltaTable], Rewritten] | None = None
 
 
@@ -113,8 +104,7 @@ class DeltaRsCommitter:
         self._beyond = beyond
 
     def check(self, place: str, role: str, changes: Changes) -> None:
-        """As :meth:`Committer.check`."""
-        table = _newest(place)
+        table = existing(place)
         if table is not None:
             refuse_misfit(role, place, table, changes)
         reason = beyond_delta_rs(role, table, changes)
@@ -122,7 +112,6 @@ class DeltaRsCommitter:
             self._other(place, role, reason).check(place, role, changes)
 
     def commit(self, place: str, publication: Publication) -> None:
-        """As :meth:`Committer.commit`."""
         for _ in range(_ATTEMPTS):
             table = self._opened(place, publication)
             reason = beyond_delta_rs(publication.role, table, publication.changes)
@@ -152,7 +141,7 @@ class DeltaRsCommitter:
     def _opened(self, place: str, publication: Publication) -> DeltaTable | None:
         """The newest snapshot of the table, created or widened if needed; null if delta-rs cannot create it."""
         role, schema = publication.role, publication.changes.schema
-        table = _newest(place)
+        table = existing(place)
         if table is None:
             if schema is None:
                 raise error_of(role)(f"{role} {place}: the table is gone; restore the folder from a copy")
@@ -160,7 +149,8 @@ class DeltaRsCommitter:
                 create(place, schema, role, publication.note)
                 table = newest(place)
         elif schema is not None and publication.replaces_all and DeltaSchema.from_json(schema) != table.schema():
-            _replace_schema(table, schema)
+            empty = pa.schema(DeltaSchema.from_json(schema).to_arrow()).empty_table()
+            write_table(table, empty, mode="overwrite", schema_mode="overwrite", commit_properties=own_commit("widen"))
             table = newest(place)
         elif schema is not None and (role != "sink" or publication.changes.widens):
             if role != "sink":
@@ -244,7 +234,7 @@ def checkpoint_if_due(place: str, version: int) -> None:
 
 def _write(table: DeltaTable, place: str, publication: Publication) -> None:
     changes, note = publication.changes, dict(publication.note)
-    active = _sizes(table) if changes.removes or publication.replaces_all else {}
+    active = sizes_of(table) if changes.removes or publication.replaces_all else {}
     removes = list(active) if publication.replaces_all else list(changes.removes)
     files = changes.files
     moved_on = not publication.replaces_all and any(path not in active for path in removes)
@@ -257,7 +247,6 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
         removes = list(active)
     elif moved_on:
         # Others have rewritten the files since: the remaining rows are in new files.
-
         assert changes.replaces is not None
         moved = ReplacedRange.of(place, table, changes.replaces, changes.windows)
         files = changes.adds + moved.keep(moved.partly, batch=publication.batch, attempt=str(note.get("attempt", "")), task=0)
@@ -274,23 +263,6 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
     table.create_write_transaction(actions, "append", table.schema(), commit_properties=once, post_commithook_properties=NO_HOOKS)
 
 
-def _sizes(table: DeltaTable) -> dict[str, int]:
-    files = pa.table(table.get_add_actions(flatten=True))
-    return dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
-
-
-def _replace_schema(table: DeltaTable, schema: str) -> None:
-    empty = pa.schema(DeltaSchema.from_json(schema).to_arrow()).empty_table()
-    write_table(table, empty, mode="overwrite", schema_mode="overwrite", commit_properties=own_commit("widen"))
-
-
-def _newest(place: str) -> DeltaTable | None:
-    try:
-        return newest(place)
-    except TableNotFoundError:
-        return None
-
-
 def names_need_mapping(role: str, schema: str) -> bool:
     """Whether a table of this role with the columns ``schema`` (Delta JSON) needs column mapping, because of characters in their names.
 
@@ -305,17 +277,13 @@ def error_of(role: str) -> type[WindowmillError]:
 
 
 def refuse_misfit(role: str, place: str, table: DeltaTable, changes: Changes) -> None:
-    """Raise an error if ``table``, of this ``role``, does not take ``changes``: because of its columns, or because it is append-only.
+    """Raise ``SinkRefusedError`` or ``StateError`` if ``table``, of this ``role``, does not take ``changes``.
 
-    Raises
-    ------
-    SinkRefusedError, StateError
-        With the column, and what to do.
+    That is because of its columns, or because it is append-only.
     """
     why = _misfit(role, table, changes)
     if why is not None:
-        error: type[WindowmillError] = SinkRefusedError if role == "sink" else StateError
-        raise error(f"{role} {place}: {why}, and run again")
+        raise (SinkRefusedError if role == "sink" else StateError)(f"{role} {place}: {why}, and run again")
 
 
 def lacking(table: DeltaTable, schema: str) -> list[Field]:
@@ -374,8 +342,6 @@ def _has_nulls(name: str, changes: Changes) -> bool:
 def widens(old: pa.DataType, new: pa.DataType) -> bool:
     """Whether a column of type ``old`` may become one of type ``new``: the same one, or a wider one by Delta's rules.
 
-    Examples
-    --------
     >>> widens(pa.int32(), pa.int64()), widens(pa.int32(), pa.float64()), widens(pa.int64(), pa.float64())
     (True, True, False)
     >>> widens(pa.decimal128(10, 2), pa.decimal128(12, 4)), widens(pa.decimal128(10, 2), pa.decimal128(11, 4))
@@ -428,18 +394,11 @@ def rewrite(
 ) -> None:
     """Replace all files of ``table``, at ``place``, by files with the columns of ``schema``; no row changes.
 
-    Parameters
-    ----------
-    rows_of
-        The rows of a file, by the log's entry of it, with these columns.
-    is_followed
-        Whether others follow the table's changes. The schema then comes in a commit of its own, and the one behind it says that it changes
-        no row: delta-rs does not make one commit of both. A crash between the two leaves files of narrower types, which readers cast.
+    ``rows_of`` gives the rows of a file, by the log's entry of it, with these columns. Where others follow the table's changes
+    (``is_followed``), the schema comes in a commit of its own, and the one behind it says that it changes no row: delta-rs does not make
+    one commit of both. A crash between the two leaves files of narrower types, which readers cast.
 
-    Raises
-    ------
-    deltalake.exceptions.CommitFailedError
-        If others have committed to the table meanwhile.
+    Raises ``CommitFailedError`` if others have committed to the table meanwhile.
     """
     files, adds = files_of(table), list[DataFile]()
     columns = pa.schema(schema.to_arrow())

@@ -42,36 +42,23 @@ _YEARS = tuple((datetime(year, 1, 1, tzinfo=UTC) - _EPOCH) // timedelta(microsec
 
 @dataclass(frozen=True, slots=True)
 class DataFile:
-    """A data file as a commit names it.
+    """A data file as a commit names it."""
 
-    Attributes
-    ----------
-    path
-        Relative to the table's folder.
-    modified_ms
-        When it was written, in milliseconds since 1970.
-    stats
-        Delta's statistics, as JSON: rows, and for each column its least and greatest value and number of nulls, where known.
-    """
-
+    #: Relative to the table's folder.
     path: str
     size: int
     rows: int
+    #: When it was written, in milliseconds since 1970.
     modified_ms: int
+    #: Delta's statistics, as JSON: rows, and for each column its least and greatest value and number of nulls, where known.
     stats: str
 
 
 class FileWriter:
     """Writes the rows of one task and table: a context manager; after an error nothing that it wrote is left.
 
-    Parameters
-    ----------
-    table
-        Path or URI of the table's folder.
-    schema
-        Columns and types of the files; rows are converted to them without loss.
-    order
-        Columns by which the rows of a file are sorted. Up to :data:`ROWS_PER_FILE` rows are then kept in memory.
+    Files have the columns of ``schema``, and their rows are sorted by ``order``, if given: then up to :data:`ROWS_PER_FILE` rows are kept
+    in memory.
     """
 
     def __init__(self, table: str, schema: pa.Schema, *, batch: int, attempt: str, task: int, order: Sequence[str] = ()) -> None:
@@ -112,10 +99,7 @@ class FileWriter:
     def write(self, rows: pa.Table | pa.RecordBatch) -> None:
         """Add ``rows``, which have the columns of the schema, in any order.
 
-        Raises
-        ------
-        NotTextError
-            If a text is not UTF-8. Neither delta-rs nor most others would read the table again.
+        Raises ``NotTextError`` if a text is not UTF-8: neither delta-rs nor most others would read the table again.
         """
         table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
         table = table.select(self._schema.names)
@@ -124,22 +108,19 @@ class FileWriter:
             _check_text(name, table.column(name))
         while table.num_rows:
             room = ROWS_PER_FILE - self._rows - self._waiting_rows
-            self._gather(table.slice(0, room))
-            table = table.slice(room)
+            part, table = table.slice(0, room), table.slice(room)
+            self._waiting.append(part)
+            self._waiting_rows += part.num_rows
+            self._waiting_bytes += part.nbytes
+            if self._rows + self._waiting_rows >= ROWS_PER_FILE:
+                self._end_file()
+            elif not self._order and (self._waiting_rows >= ROWS_PER_GROUP or self._waiting_bytes >= BYTES_PER_GROUP):
+                self._flush()
 
     def close(self) -> tuple[DataFile, ...]:
         """Finish the last file; returns all files, none if there were no rows."""
         self._end_file()
         return tuple(self._files)
-
-    def _gather(self, table: pa.Table) -> None:
-        self._waiting.append(table)
-        self._waiting_rows += table.num_rows
-        self._waiting_bytes += table.nbytes
-        if self._rows + self._waiting_rows >= ROWS_PER_FILE:
-            self._end_file()
-        elif not self._order and (self._waiting_rows >= ROWS_PER_GROUP or self._waiting_bytes >= BYTES_PER_GROUP):
-            self._flush()
 
     def _flush(self) -> None:
         if not self._waiting:
@@ -147,18 +128,12 @@ class FileWriter:
         table = pa.concat_tables(self._waiting)
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         table = table.sort_by(self._order) if self._order else table
-        self._opened().write_table(table, row_group_size=ROWS_PER_GROUP)
-        self._rows += table.num_rows
-        self._with_nan |= {name for name in self._schema.names if _has_nan(table.column(name))}
-
-    def _opened(self) -> pq.ParquetWriter:
         if self._writer is None:
             path = f"{self._name}-{len(self._paths)}.snappy.parquet"
             make_folder(self._table)
             self._paths.append(path)
-            place = f"{self._root}/{path}"
             self._writer = pq.ParquetWriter(
-                place,
+                f"{self._root}/{path}",
                 self._schema,
                 filesystem=self._fs,
                 use_dictionary=_dictionaries(self._schema),
@@ -166,7 +141,10 @@ class FileWriter:
                 store_schema=False,
                 metadata_collector=self._footer,
             )
-        return self._writer
+        self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+        self._rows += table.num_rows
+        floats = [field.name for field in self._schema if pa.types.is_floating(field.type)]
+        self._with_nan |= {name for name in floats if pc.any(pc.is_nan(table.column(name))).as_py()}
 
     def _end_file(self) -> None:
         self._flush()
@@ -269,10 +247,6 @@ def _dictionaries(schema: pa.Schema) -> bool | list[str]:
     return [field.name for field in schema if not pa.types.is_floating(field.type)]
 
 
-def _has_nan(column: pa.ChunkedArray) -> bool:
-    return pa.types.is_floating(column.type) and bool(pc.any(pc.is_nan(column)).as_py())
-
-
 def _statistics(footer: pq.FileMetaData, schema: pa.Schema, with_nan: Collection[str]) -> dict[str, Any]:
     """Delta's statistics from a Parquet ``footer``. Columns of nested values have none, and those ``with_nan`` no bounds."""
     low: dict[str, Any] = {}
@@ -307,8 +281,9 @@ def _bounds(found: Sequence[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
     if pa.types.is_floating(kind):
         return (low, high) if math.isfinite(low) and math.isfinite(high) else None
     if pa.types.is_date(kind):
-        days = date(1, 1, 1).toordinal() - date(1970, 1, 1).toordinal(), date(9999, 1, 1).toordinal() - date(1970, 1, 1).toordinal()
-        return (str(_day(low)), str(_day(high))) if days[0] <= low <= high <= days[1] else None
+        low, high = (number + date(1970, 1, 1).toordinal() for number in (low, high))
+        in_range = date(1, 1, 1).toordinal() <= low <= high <= date(9999, 1, 1).toordinal()
+        return (str(date.fromordinal(low)), str(date.fromordinal(high))) if in_range else None
     if pa.types.is_timestamp(kind):
         if not _YEARS[0] <= low <= high <= _YEARS[1]:
             return None
@@ -327,10 +302,6 @@ def _at_least(text: str) -> str | None:
         if code <= 0x10FFFF:
             return text[: length - 1] + chr(code)
     return None
-
-
-def _day(number: int) -> date:
-    return date.fromordinal(number + date(1970, 1, 1).toordinal())
 
 
 def _instant(milliseconds: int) -> str:

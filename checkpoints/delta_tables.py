@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
+from deltalake.exceptions import TableNotFoundError
 
 from windowmill.checkpoints.stores import store_of, table_at
 
@@ -90,6 +92,20 @@ def newest(path: str) -> DeltaTable:
     return KeptTable(path).newest() if kept is None else kept.setdefault(path, KeptTable(path)).newest()
 
 
+def existing(path: str) -> DeltaTable | None:
+    """:func:`newest`; none if there is no table at ``path``."""
+    try:
+        return newest(path)
+    except TableNotFoundError:
+        return None
+
+
+def sizes_of(table: DeltaTable) -> dict[str, int]:
+    """Size in bytes of each file of ``table``, by its path."""
+    files = pa.table(table.get_add_actions(flatten=True))
+    return dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
+
+
 def entry_name(version: int) -> str:
     """Path of a version's log entry below the table's folder."""
     return f"_delta_log/{version:020d}.json"
@@ -118,8 +134,8 @@ def fault_of_log(table: DeltaTable) -> str | None:
 
     On a local disk this checks each entry since the last checkpoint, on object storage, which verifies its content, only the last one.
     """
-    local, store = _is_local(table), store_of(table.table_uri)
-    first = floor_of(table.table_uri) + 1 if local else table.version()
+    store = store_of(table.table_uri)
+    first = floor_of(table.table_uri) + 1 if table.table_uri.startswith("file://") else table.version()
     for version in range(table.version(), first - 1, -1):
         name = entry_name(version)
         try:
@@ -144,10 +160,6 @@ def has_lost_its_beginning(table: DeltaTable) -> bool:
     return not any(".checkpoint." in info.base_name for info in log)
 
 
-def _is_local(table: DeltaTable) -> bool:
-    return table.table_uri.startswith("file://")
-
-
 def _fault(name: str, entry: bytes) -> str | None:
     try:
         actions = actions_of(entry)
@@ -157,19 +169,14 @@ def _fault(name: str, entry: bytes) -> str | None:
         if unknown:
             return f"{name} holds {min(unknown)!r}, which no commit of this table has"
         for kind, names in (("add", _ADDED), ("remove", _REMOVED)):
-            expected, listed = _number(metrics, names), sum(kind in action for action in actions)
-            if expected is not None and expected != listed:
+            expected, listed = next((metrics[name] for name in names if name in metrics), None), sum(kind in action for action in actions)
+            if expected is not None and int(expected) != listed:
                 return f"{name} should {kind} {expected} files, and has {listed}"
         if _is_batch(info) and not any("txn" in action for action in actions):
             return f"{name} lacks the transaction of its batch"
     except (ValueError, TypeError, AttributeError, StopIteration):
         return f"{name} is cut or damaged ({len(entry):,} bytes)"
     return None
-
-
-def _number(metrics: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
-    number = next((metrics[name] for name in names if name in metrics), None)
-    return None if number is None else int(number)
 
 
 def _is_batch(info: Mapping[str, Any]) -> bool:

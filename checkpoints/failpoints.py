@@ -15,13 +15,12 @@ from pathlib import Path
 
 #: Each record and each commit has three failpoints: ``before`` it; ``lost``, when it was made but its response is lost; ``after`` it is
 #: confirmed.
-RECORDS = ("batch", "ruling")
-TABLES = ("quality", "sink", "quarantine", "state", "held")
+_WRITES = ("batch", "ruling", "quality", "sink", "quarantine", "state", "held")
 STEPS = ("compute", "validate", "record", "publish")
 #: Every failpoint.
 FAILPOINTS = (
     *(f"{step}.begin" for step in STEPS),
-    *(f"{write}.{moment}" for write in (*RECORDS, *TABLES) for moment in ("before", "lost", "after")),
+    *(f"{write}.{moment}" for write in _WRITES for moment in ("before", "lost", "after")),
     *("compact.before", "compact.after"),
 )
 
@@ -55,12 +54,7 @@ def arm(name: str, action: Callable[[], None], *, nth: int = 1) -> None:
 
 
 def disarm() -> None:
-    """Disarm every failpoint."""
     _armed.clear()
-
-
-def _kill() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _raise() -> None:
@@ -74,12 +68,7 @@ def _pause() -> None:
         time.sleep(0.05)
 
 
-def _arm_from_environment() -> None:
-    text = os.environ.get("WINDOWMILL_FAILPOINT")
-    if text:
-        place, _, action = text.partition(":")
-        name, _, nth = place.partition("#")
-        arm(name, {"kill": _kill, "raise": _raise, "pause": _pause}[action], nth=int(nth or 1))
-
-
-_arm_from_environment()
+if _text := os.environ.get("WINDOWMILL_FAILPOINT"):
+    _place, _, _action = _text.partition(":")
+    _name, _, _nth = _place.partition("#")
+    arm(_name, {"kill": lambda: os.kill(os.getpid(), signal.SIGKILL), "raise": _raise, "pause": _pause}[_action], nth=int(_nth or 1))

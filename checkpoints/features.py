@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from deltalake import CommitProperties, DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
-from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.delta_tables import existing
 from windowmill.checkpoints.stores import is_local, remedy
 from windowmill.windowing.errors import (
     ForeignWriteError,
@@ -34,25 +34,11 @@ READABLE = frozenset(
 #: Writer features with which delta-rs appends correctly. It also appends to tables with column mapping, but with wrong column names.
 WRITABLE_BY_DELTA_RS = frozenset({"appendOnly", "invariants", "changeDataFeed", "deletionVectors", "timestampNtz", "v2Checkpoint"})
 #: Writer features that the shipped version of Delta for Spark supports.
-WRITABLE_BY_SPARK = WRITABLE_BY_DELTA_RS | {
-    "allowColumnDefaults",
-    "checkConstraints",
-    "checkpointProtection",
-    "clustering",
-    "columnMapping",
-    "domainMetadata",
-    "generatedColumns",
-    "icebergCompatV1",
-    "icebergCompatV2",
-    "icebergWriterCompatV1",
-    "identityColumns",
-    "inCommitTimestamp",
-    "rowTracking",
-    "typeWidening",
-    "typeWidening-preview",
-    "vacuumProtocolCheck",
-    "variantType",
-}
+WRITABLE_BY_SPARK = WRITABLE_BY_DELTA_RS.union(
+    ("allowColumnDefaults", "checkConstraints", "checkpointProtection", "clustering", "columnMapping", "domainMetadata"),
+    ("generatedColumns", "icebergCompatV1", "icebergCompatV2", "icebergWriterCompatV1", "identityColumns", "inCommitTimestamp"),
+    ("rowTracking", "typeWidening", "typeWidening-preview", "vacuumProtocolCheck", "variantType"),
+)
 _CATALOG = ("catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview")
 #: The format that this release writes and reads, for each kind of table.
 FORMATS = {"state": 5, "quarantine": 1, "quality": 1, "held": 1}
@@ -99,10 +85,8 @@ class Features:
 
 def delta_rs_can_write(table: DeltaTable | str) -> bool:
     """Whether delta-rs can append to ``table``; if not, Spark does. True for a table that does not exist yet."""
-    try:
-        return not Features.of(newest(table) if isinstance(table, str) else table).beyond_delta_rs
-    except TableNotFoundError:
-        return True
+    found = existing(table) if isinstance(table, str) else table
+    return found is None or not Features.of(found).beyond_delta_rs
 
 
 def check_readable_features(features: Features, path: str) -> None:
@@ -120,11 +104,12 @@ def check_readable_features(features: Features, path: str) -> None:
 def check_writable_features(path: str) -> None:
     """Raise ``SinkRefusedError``, naming the features, for a sink that neither delta-rs nor Spark can write. A missing table is fine."""
     try:
-        features = Features.of(newest(path))
-    except TableNotFoundError:
-        return
+        table = existing(path)
+        features = None if table is None else Features.of(table)
     except DeltaError as err:
         raise SinkError(f"sink {path}: cannot be opened ({str(err).splitlines()[0]}); check the table's protocol and its log") from err
+    if features is None:
+        return
     if features.unwritable:
         raise SinkRefusedError(
             f"sink {path}: uses {_named(features.unwritable)}, under which neither delta-rs nor this version of Delta for Spark writes; "
@@ -141,17 +126,11 @@ def check_writable_features(path: str) -> None:
 def check_appendable(path: str) -> None:
     """Refuse one of the pipeline's own tables that only delta-rs writes, if it no longer can.
 
-    Raises
-    ------
-    ForeignWriteError
-        If someone added features that delta-rs does not support.
-    StateCorruptError
-        If it cannot be opened.
+    Raises ``ForeignWriteError`` if someone added features that delta-rs does not support; ``StateCorruptError`` if it cannot be opened.
     """
     try:
-        beyond = Features.of(newest(path)).beyond_delta_rs
-    except TableNotFoundError:
-        return
+        table = existing(path)
+        beyond = [] if table is None else Features.of(table).beyond_delta_rs
     except DeltaError as err:
         advice = remedy(err, "restore the folder from a copy")
         raise StateCorruptError(f"table {path}: cannot be opened ({first_line(err)}); {advice}") from err

@@ -51,20 +51,18 @@ class Notes:
     def read(self, name: str) -> bytes | None:
         """The note ``name``; null if there is none, or it is torn."""
         try:
-            with store_of(self._place).open_input_stream(_file(name)) as stream:
+            with store_of(self._place).open_input_stream(f"{name}.json") as stream:
                 digest, _, body = stream.read().partition(b"\n")
         except FileNotFoundError:
             return None
         return body if digest == _checksum(body) else None
 
     def write(self, name: str, body: bytes) -> None:
-        """Make or replace the note ``name``."""
         make_folder(self._place)
-        with store_of(self._place).open_output_stream(_file(name)) as stream:
+        with store_of(self._place).open_output_stream(f"{name}.json") as stream:
             stream.write(_checksum(body) + b"\n" + body)
 
     def clear(self) -> None:
-        """Drop all notes."""
         remove_folder(self._place)
 
 
@@ -79,7 +77,3 @@ def _note_of(plan: Plan) -> bytes:
 
 def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(body).hexdigest().encode()
-
-
-def _file(name: str) -> str:
-    return f"{name}.json"

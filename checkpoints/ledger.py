@@ -31,7 +31,7 @@ from windowmill.checkpoints.batches import Batch, Changes, LastWrite, Outcome, S
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import KINDS, Plan
-from windowmill.checkpoints.records import FORMAT, DeltaRecords, LedgerRecord, RecordStore
+from windowmill.checkpoints.records import FORMAT, DeltaRecords, LedgerRecord
 from windowmill.checkpoints.stores import make_folder, remedy, store_of, use_options_of
 from windowmill.windowing.changes import compare, describe_difference
 from windowmill.windowing.counts import Totals
@@ -53,7 +53,6 @@ MAX_FILES = 32
 
 
 def status_of(verdict: str) -> Status:
-    """The status of a batch whose last record has this verdict."""
     return "held" if verdict == "held" else "abandoned" if verdict == "abandoned" else "committed"
 
 
@@ -63,7 +62,6 @@ def add_batch(totals: Totals, plan: Plan, outcome: Outcome) -> Totals:
 
 
 def stored(plan: Plan) -> dict[str, Any]:
-    """The stored form of ``plan``."""
     return asdict(plan) | {"action": plan.action}
 
 
@@ -88,10 +86,7 @@ def recorded_totals(records: Sequence[LedgerRecord], path: str) -> tuple[int, To
 def assemble(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) -> list[Batch]:
     """The batches described by ``records``, oldest first; all records of each batch must be given, in order.
 
-    Raises
-    ------
-    LedgerCorruptError
-        If a record is missing, duplicated, damaged or contradicts the others.
+    Raises ``LedgerCorruptError`` if a record is missing, duplicated, damaged or contradicts the others.
     """
     batches: list[Batch] = []
     last: Batch | None = None
@@ -130,7 +125,7 @@ def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) ->
     if first.kind != BATCH or any(record.kind != RULING for record in rulings):
         raise _corrupt(path, f"batch {number} has records of the kinds {', '.join(repr(record.kind) for record in records)}")
     bodies = [_parsed(record, path) for record in records]
-    outcomes = [_outcome(body, record, path) for body, record in zip(bodies, records, strict=True)]
+    outcomes: list[Outcome] = [_built(Outcome, body.get(OUTCOME), record, path) for body, record in zip(bodies, records, strict=True)]
     if any(status_of(outcome.verdict) != "held" for outcome in outcomes[:-1]):
         raise _corrupt(path, f"batch {number} has a ruling, but was not held")
     plan = _plan(bodies[0].get(PLAN), first, path)
@@ -142,6 +137,9 @@ def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) ->
     manifest = bodies[0].get(MANIFEST)
     if manifest is not None and not (isinstance(manifest, list) and len(manifest) == 2 and all(isinstance(part, str) for part in manifest)):
         raise _corrupt(path, f"batch {number} has no readable manifest")
+    by = bodies[-1].get(BY)
+    if not (by is None or isinstance(by, str)):
+        raise _corrupt(path, f"the {end.kind} record of batch {number} names {by!r} for who ruled")
     return Batch(
         plan,
         outcomes[-1],
@@ -152,20 +150,8 @@ def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) ->
         [each["quality"] for each in changes[1:] if "quality" in each],
         sum(outcome.verdict == "held" for outcome in outcomes),
         integer_axis,
-        _ruled_by(bodies[-1], end, path),
+        by,
     )
-
-
-def _ruled_by(body: Mapping[str, Any], record: LedgerRecord, path: str) -> str | None:
-    by = body.get(BY)
-    if not (by is None or isinstance(by, str)):
-        raise _corrupt(path, f"the {record.kind} record of batch {record.batch} names {by!r} for who ruled")
-    return by
-
-
-def _outcome(body: Mapping[str, Any], record: LedgerRecord, path: str) -> Outcome:
-    outcome: Outcome = _built(Outcome, body.get(OUTCOME), record, path)
-    return outcome
 
 
 def _changes(body: Mapping[str, Any], record: LedgerRecord, path: str) -> dict[str, Changes]:
@@ -173,12 +159,6 @@ def _changes(body: Mapping[str, Any], record: LedgerRecord, path: str) -> dict[s
     if not isinstance(found, dict):
         raise _corrupt(path, f"the {record.kind} record of batch {record.batch} has no changes")
     return {role: _built(Changes, values, record, path) for role, values in found.items()}
-
-
-def changes_in(content: bytes, batch: Batch, path: str) -> dict[str, Changes]:
-    """The changes in a manifest of ``batch``."""
-    record = LedgerRecord(FORMAT, "manifest", batch.number, batch.attempt, batch.ended_at, content.decode())
-    return _changes(_parsed(record, path), record, path)
 
 
 def _plan(values: Any, record: LedgerRecord, path: str) -> Plan:
@@ -265,10 +245,10 @@ def _corrupt(path: str, what: str) -> LedgerCorruptError:
 class Ledger:
     """A pipeline's ledger, as of the last read."""
 
-    def __init__(self, path: str, *, integer_axis: bool = False, records: RecordStore | None = None) -> None:
+    def __init__(self, path: str, *, integer_axis: bool = False, records: DeltaRecords | None = None) -> None:
         self.path = path
         self._integer_axis = integer_axis
-        self._store: RecordStore = DeltaRecords(path) if records is None else records
+        self._store = DeltaRecords(path) if records is None else records
         self._new_generation = uuid.uuid4().hex[:12]
         #: The newest batches, without gaps; older ones are loaded on demand.
         self._batches: list[Batch] = []
@@ -289,14 +269,12 @@ class Ledger:
     def refresh(self) -> None:
         """Reread the newest batches.
 
-        Raises
-        ------
-        LedgerError
-            If the ledger cannot be read, or was written by a newer windowmill.
-        LedgerCorruptError
-            If a record is missing, duplicated or damaged.
+        Raises ``LedgerError`` if the ledger cannot be read, or was written by a newer windowmill; ``LedgerCorruptError`` if a record is
+        missing, duplicated or damaged.
         """
-        self._take(self._store.load())
+        records = self._store.load()
+        self._batches = assemble(records, self.path, integer_axis=self._integer_axis)
+        self._records = records
 
     def batches(self) -> list[Batch]:
         """All batches, oldest first; reads the whole ledger."""
@@ -313,7 +291,6 @@ class Ledger:
         return self.since(max(0, self.count - last))
 
     def since(self, first: int) -> list[Batch]:
-        """The batches from number ``first`` on."""
         self._reach(first)
         return [batch for batch in self._batches if batch.number >= first]
 
@@ -324,7 +301,6 @@ class Ledger:
 
     @property
     def newest(self) -> Batch | None:
-        """The newest batch, whatever its kind and status."""
         return self._batches[-1] if self._batches else None
 
     @property
@@ -369,11 +345,9 @@ class Ledger:
         """What ``batch`` changes in its tables, by role; raises ``LedgerCorruptError`` if its manifest is gone or damaged."""
         if batch.manifest is None:
             return batch.changes
-        return changes_in(read_manifest(self.path, *batch.manifest), batch, self.path)
-
-    def is_abandoned(self, batch: int) -> bool:
-        """Whether ``batch``, which must exist, was abandoned."""
-        return self.since(batch)[0].status == "abandoned"
+        content = read_manifest(self.path, *batch.manifest).decode()
+        record = LedgerRecord(FORMAT, "manifest", batch.number, batch.attempt, batch.ended_at, content)
+        return _changes(_parsed(record, self.path), record, self.path)
 
     def written(self) -> dict[str, LastWrite]:
         """By role, the last known write to each of the pipeline's tables: as the last record has it, or as given to :meth:`note` since."""
@@ -422,10 +396,7 @@ class Ledger:
     def record(self, plan: Plan, outcome: Outcome, changes: Mapping[str, Changes], at: datetime) -> None:
         """Record a batch: its commit point, unless its verdict is ``held``.
 
-        Raises
-        ------
-        FencedError
-            If another attempt has recorded first.
+        Raises ``FencedError`` if another attempt has recorded first.
         """
         if self.held_batch is not None or plan.batch != self.count:
             raise FencedError(f"ledger {self.path}: batch {plan.batch} has been recorded by another attempt; nothing more to do")
@@ -481,7 +452,6 @@ class Ledger:
         return any((known.kind, known.attempt) == (record.kind, record.attempt) for known in found)
 
     def _reach(self, first: int) -> None:
-        """Load the batches from number ``first`` on."""
         have = self._batches[0].number if self._batches else 0
         while first < have:
             start = max(first, have - READ_AT_ONCE)
@@ -490,17 +460,12 @@ class Ledger:
             self._batches[:0] = older
             have = start
 
-    def _take(self, records: list[LedgerRecord]) -> None:
-        self._batches = assemble(records, self.path, integer_axis=self._integer_axis)
-        self._records = records
-
 
 def _as_json(changes: Mapping[str, Changes]) -> dict[str, Any]:
     return {role: asdict(each) for role, each in changes.items()}
 
 
 def _manifests_of(ledger: str) -> str:
-    """The folder with the manifests of the ledger at this path."""
     return f"{ledger.rstrip('/')}.manifests"
 
 
@@ -529,7 +494,6 @@ def read_manifest(ledger: str, name: str, digest: str) -> bytes:
 
 
 def remove_manifest(ledger: str, name: str) -> None:
-    """Remove a manifest that no record names any more."""
     store_of(_manifests_of(ledger)).delete_file(name)
 
 

@@ -13,18 +13,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import count
-from typing import Any, Protocol
+from typing import Any
 
-import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
-from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.exceptions import DeltaError
 
 from windowmill.checkpoints import data_files
 from windowmill.checkpoints.batches import Changes, LastWrite, digest_of, identity_of
 from windowmill.checkpoints.committer import Committer, DeltaRsCommitter, Publication
 from windowmill.checkpoints.data_files import DataFile
-from windowmill.checkpoints.delta_tables import actions_of, entry_name, has_lost_its_beginning, newest
+from windowmill.checkpoints.delta_tables import actions_of, entry_name, existing, has_lost_its_beginning, sizes_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan
@@ -43,6 +42,7 @@ from windowmill.windowing.errors import (
 
 #: Remedies, for messages.
 REBUILD = "restore the folder from a copy, or give the pipeline a new sink and backfill it there"
+_NEWEST = "restore the newest copy, or give the pipeline a new sink and backfill it there"
 ACCEPT = "windowmill run --accept-changes"
 #: No batch reads these two tables, so a pipeline can go on without their contents.
 EXPENDABLE = ("quarantine", "quality")
@@ -63,15 +63,14 @@ class Change:
     """One commit to a table.
 
     ``added`` and ``removed`` identify the files whose rows it added and removed; ``moved_in`` and ``moved_out`` are the files that it
-    rewrote without changing rows (``dataChange`` false). ``rows`` is the number of rows added, null if a file's statistics do not give
-    it. ``note`` is windowmill's ``userMetadata`` of the commit, empty if someone else made it. ``digest`` identifies ``added``.
+    rewrote without changing rows (``dataChange`` false). ``note`` is windowmill's ``userMetadata`` of the commit, empty if someone else
+    made it. ``digest`` identifies ``added``, as :attr:`.Changes.digest`.
     """
 
     version: int
     operation: str
     added: frozenset[str]
     removed: frozenset[str]
-    rows: int | None
     note: Mapping[str, Any]
     transactions: Mapping[str, int]
     moved_in: frozenset[str] = frozenset()
@@ -79,73 +78,30 @@ class Change:
 
     @property
     def digest(self) -> str:
-        """As :attr:`.Changes.digest`."""
         return digest_of(self.added)
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCommit:
-    """A batch's commit in a table, which added ``rows``.
-
-    If its log entry has been cleaned up, ``rows`` and ``digest`` are null, and ``version`` is the table's newest.
-    """
+    """A batch's commit in a table; if its log entry has been cleaned up, ``digest`` is null, and ``version`` is the table's newest."""
 
     version: int
-    rows: int | None
     digest: str | None
     note: Mapping[str, Any]
 
 
-class OwnTable(Protocol):
-    """The interface of a table in the protocol; implemented by :class:`DeltaOwnTable`, and in memory by the simulator."""
+class OwnTable:
+    """The Delta table at ``place``; its ``role`` in the pipeline is sink, state, quarantine or quality, or held.
 
-    role: str
-    place: str
-
-    def table_version(self) -> TableVersion | None:
-        """The current id and version; none if there is no table."""
-
-    def commit_of(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> BatchCommit | None:
-        """The commit of ``batch`` under ``app_id``; none if it was not made.
-
-        ``after`` is a version that is older than the commit, and ``paths`` are files that it adds. Raises ``LedgerBehindError`` if a
-        later batch is committed.
-        """
-
-    def newest_batch(self, app_id: str) -> int | None:
-        """The newest batch that is committed under ``app_id``."""
-
-    def changes_after(self, version: int) -> Iterator[Change]:
-        """The commits after ``version`` that the log still contains, oldest first."""
-
-    def change_at(self, version: int) -> Change | None:
-        """The commit that created ``version``; none if the log no longer contains it."""
-
-    def refuse_misfit(self, changes: Changes) -> None:
-        """Raise an error if ``changes`` could not be committed."""
-
-    def missing(self, files: Sequence[DataFile]) -> list[DataFile]:
-        """Those of ``files`` that are not here."""
-
-    def fetch(self, files: Sequence[DataFile], source: str | None = None, folder: str = "") -> None:
-        """Copy those of ``files`` that are missing here, or in a ``folder`` below, from the folder ``source``; raises an error without."""
-
-    def commit(self, publication: Publication) -> None:
-        """As :meth:`.Committer.commit`."""
-
-    def remove(self, files: Sequence[DataFile], folder: str = "") -> None:
-        """Delete files that no commit names, here or in a ``folder`` below; what cannot be deleted is left to ``maintain``."""
-
-
-class DeltaOwnTable:
-    """The Delta table at ``place``; its ``role`` in the pipeline is sink, state, quarantine or quality, or held."""
+    The simulator of the tests has tables in memory with the same methods.
+    """
 
     def __init__(self, role: str, place: str, committer: Committer | None = None) -> None:
         self.role, self.place = role, place
         self._committer = DeltaRsCommitter() if committer is None else committer
 
     def table_version(self) -> TableVersion | None:
-        """As :meth:`OwnTable.table_version`."""
+        """The current id and version; none if there is no table."""
         table = self._load()
         if table is None:
             return None
@@ -154,18 +110,22 @@ class DeltaOwnTable:
         return TableVersion(str(table.metadata().id), table.version())
 
     def commit_of(self, app_id: str, batch: int, *, after: int, paths: Collection[str] = ()) -> BatchCommit | None:
-        """As :meth:`OwnTable.commit_of`. Usually reads only the log entry after ``after``, without opening the table."""
+        """The commit of ``batch`` under ``app_id``; none if it was not made.
+
+        ``after`` is a version that is older than the commit, and ``paths`` are files that it adds. Usually reads only the log entry after
+        ``after``, without opening the table. Raises ``LedgerBehindError`` if a later batch is committed.
+        """
         for version in count(after + 1):
             change = self.change_at(version)
             if change is None:
                 break
             if self._checked(change.transactions.get(app_id), batch) == batch:
-                return BatchCommit(version, change.rows, change.digest, change.note)
+                return BatchCommit(version, change.digest, change.note)
         table = self._load()
         if table is None or table.version() < version:
             return None  # the log holds every entry since
-        if self._checked(table.transaction_version(app_id), batch) == batch or (paths and not set(paths).isdisjoint(_paths(table))):
-            return BatchCommit(table.version(), None, None, {})
+        if self._checked(table.transaction_version(app_id), batch) == batch or not sizes_of(table).keys().isdisjoint(paths):
+            return BatchCommit(table.version(), None, {})
         if "delta.setTransactionRetentionDuration" in table.metadata().configuration:
             raise self._unreadable(
                 SinkError(f"its log was cleaned up, and its transactions expire, so whether batch {batch} is committed is not known")
@@ -173,12 +133,11 @@ class DeltaOwnTable:
         return None
 
     def newest_batch(self, app_id: str) -> int | None:
-        """As :meth:`OwnTable.newest_batch`."""
         table = self._load()
         return None if table is None else table.transaction_version(app_id)
 
     def changes_after(self, version: int) -> Iterator[Change]:
-        """As :meth:`OwnTable.changes_after`."""
+        """The commits after ``version`` that the log still contains, oldest first."""
         table = self._load()
         for later in range(version + 1, 0 if table is None else table.version() + 1):
             change = self.change_at(later)
@@ -186,7 +145,7 @@ class DeltaOwnTable:
                 yield change
 
     def change_at(self, version: int) -> Change | None:
-        """As :meth:`OwnTable.change_at`."""
+        """The commit that created ``version``; none if the log no longer contains it."""
         try:
             with self._files.open_input_file(entry_name(version)) as stream:
                 return _change(version, actions_of(stream.read()))
@@ -196,32 +155,30 @@ class DeltaOwnTable:
             raise self._unreadable(err) from err
 
     def refuse_misfit(self, changes: Changes) -> None:
-        """As :meth:`OwnTable.refuse_misfit`."""
+        """Raise an error if ``changes`` could not be committed."""
         self._committer.check(self.place, self.role, changes)
 
     def missing(self, files: Sequence[DataFile]) -> list[DataFile]:
-        """As :meth:`OwnTable.missing`."""
         return data_files.missing(self.place, files)
 
     def fetch(self, files: Sequence[DataFile], source: str | None = None, folder: str = "") -> None:
-        """As :meth:`OwnTable.fetch`."""
+        """Copy those of ``files`` that are missing here, or in a ``folder`` below, from the folder ``source``; raises an error without."""
         target = f"{self.place}/{folder}".rstrip("/")
         absent = data_files.missing(target, files)
         lost = absent if source is None else data_files.missing(source, absent)
         if lost:
             raise StateCorruptError(
                 f"{self.role} {self.place}: {lost[0].path}, which the ledger records for the last batch and the table does not hold, is "
-                "gone; restore the folder from a copy, or give the pipeline a new sink and backfill it there"
+                f"gone; {REBUILD}"
             )
         if source is not None:
             data_files.copy(source, target, absent)
 
     def commit(self, publication: Publication) -> None:
-        """As :meth:`OwnTable.commit`."""
         self._committer.commit(self.place, publication)
 
     def remove(self, files: Sequence[DataFile], folder: str = "") -> None:
-        """As :meth:`OwnTable.remove`."""
+        """Delete files that no commit names, here or in a ``folder`` below; what cannot be deleted is left to ``maintain``."""
         with suppress(OSError):
             data_files.remove(f"{self.place}/{folder}".rstrip("/"), files)
 
@@ -230,7 +187,7 @@ class DeltaOwnTable:
         if found is not None and found > batch:
             raise LedgerBehindError(
                 f"{self.role} {self.place}: batch {found} is committed, but the ledger is at batch {batch}; the ledger was restored from "
-                "an older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
+                f"an older copy: {_NEWEST}"
             )
         return found
 
@@ -240,9 +197,7 @@ class DeltaOwnTable:
 
     def _load(self) -> DeltaTable | None:
         try:
-            return newest(self.place)
-        except TableNotFoundError:
-            return None
+            return existing(self.place)
         except (DeltaError, OSError) as err:
             raise self._unreadable(err) from err
 
@@ -258,29 +213,19 @@ def own_tables(runnable: Runnable, beyond: Committer | None = None) -> dict[str,
     """The tables that the pipeline writes, by role; ``beyond`` commits to those that delta-rs cannot write."""
     places = runnable.places
     paths = {name: getattr(places, name) for name in ("state", "quarantine", "quality", "held")} | {"sink": runnable.sink_path}
-    return {role: DeltaOwnTable(role, path, DeltaRsCommitter(beyond)) for role, path in paths.items()}
-
-
-def _paths(table: DeltaTable) -> list[str]:
-    return [str(path) for path in pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()]
+    return {role: OwnTable(role, path, DeltaRsCommitter(beyond)) for role, path in paths.items()}
 
 
 def _change(version: int, actions: list[dict[str, Any]]) -> Change:
     info: dict[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
     files: dict[tuple[str, bool], set[str]] = {(kind, changes): set() for kind in ("add", "remove") for changes in (True, False)}
-    counts: list[int | None] = []
     for action in actions:
         for kind in ("add", "remove"):
-            if kind not in action:
-                continue
-            changes = bool(action[kind].get("dataChange", True))
-            files[kind, changes].add(identity_of(action[kind]))
-            if kind == "add" and changes:
-                counts.append(json.loads(action[kind].get("stats") or "{}").get("numRecords"))
+            if kind in action:
+                files[kind, bool(action[kind].get("dataChange", True))].add(identity_of(action[kind]))
     transactions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}
-    rows = None if None in counts else sum(count for count in counts if count is not None)
     added, moved_in, removed, moved_out = map(frozenset, files.values())
-    return Change(version, str(info.get("operation", "?")), added, removed, rows, _note(info), transactions, moved_in, moved_out)
+    return Change(version, str(info.get("operation", "?")), added, removed, _note(info), transactions, moved_in, moved_out)
 
 
 def _note(info: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -294,24 +239,13 @@ def _note(info: Mapping[str, Any]) -> Mapping[str, Any]:
 def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> None:
     """Compare ``tables`` with the ledger, after :func:`windowmill.checkpoints.protocol.publish_pending`.
 
-    Parameters
-    ----------
-    accept_changes
-        Whether to accept rows that others added to or removed from the sink, quarantine or quality table, and a missing or replaced
-        quarantine or quality table. Changes to the state are never accepted.
+    ``accept_changes`` accepts rows that others added to or removed from the sink, quarantine or quality table, and a missing or replaced
+    quarantine or quality table. Changes to the state are never accepted.
 
-    Raises
-    ------
-    StateMissingError
-        If a table is missing, or older than the version that the last batch left.
-    ForeignWriteError
-        If a table was replaced, or someone else changed its rows.
-    StateCorruptError
-        If the recorded version holds another commit than the one recorded.
-    LedgerBehindError
-        If a table contains a batch that the ledger does not, or exists although the ledger is empty.
-    SinkRefusedError
-        If the sink exists although the ledger is empty.
+    Raises ``StateMissingError`` if a table is missing, or older than the version that the last batch left; ``ForeignWriteError`` if a table
+    was replaced, or someone else changed its rows; ``StateCorruptError`` if the recorded version holds another commit than the one
+    recorded; ``LedgerBehindError`` if a table contains a batch that the ledger does not, or exists although the ledger is empty;
+    ``SinkRefusedError`` if the sink exists although the ledger is empty.
     """
     with reread(ledger):
         if not ledger.count:
@@ -326,12 +260,9 @@ def verify_table_versions(ledger: Ledger, tables: Mapping[str, OwnTable]) -> Non
         for role in ("sink", "state"):
             written = ledger.written().get(role)
             # One small read of the last write's log entry shows table and commit; where it has been cleaned up, the table is opened.
-            if written is not None and not _is_last_write(tables[role].change_at(written.version), written):
+            change = None if written is None else tables[role].change_at(written.version)
+            if written is not None and (change is None or written.digest not in (None, change.digest)):
                 check_table_version(tables[role], written)
-
-
-def _is_last_write(change: Change | None, written: LastWrite) -> bool:
-    return change is not None and written.digest in (None, change.digest)
 
 
 def _refuse_orphans(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
@@ -351,15 +282,18 @@ def _refuse_orphans(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
 
 
 def _verify_table(ledger: Ledger, table: OwnTable, written: LastWrite, *, accept_changes: bool) -> None:
-    if accept_changes and table.role in EXPENDABLE and not _goes_on_from(table.table_version(), written):
+    try:
+        current = check_table_version(table, written)
+    except (StateMissingError, ForeignWriteError):
+        if not accept_changes or table.role not in EXPENDABLE:
+            raise
         ledger.note(table.role, None)
         return
-    current = check_table_version(table, written)
     changes = list(table.changes_after(_since(ledger, table.role, written)))
     for change in changes:
         batch = _batch_of(change, ledger)
         # An abandoned batch has published validation results, but no rows.
-        if batch is not None and (batch >= ledger.count or (table.role != "quality" and ledger.is_abandoned(batch))):
+        if batch is not None and (batch >= ledger.count or (table.role != "quality" and ledger.since(batch)[0].status == "abandoned")):
             raise LedgerBehindError(
                 f"{table.role} {table.place}: version {change.version} holds batch {batch}, which the ledger {ledger.path} does not "
                 "contain or has abandoned; restore the newest copy of the ledger, or give the pipeline a new sink and backfill it there"
@@ -406,11 +340,6 @@ def check_table_version(table: OwnTable, written: LastWrite) -> TableVersion:
     return current
 
 
-def _goes_on_from(current: TableVersion | None, written: LastWrite) -> bool:
-    """Whether the existing table is the one that was ``written``, at that version or a later one."""
-    return current is not None and written.table_id == current.table_id and current.version >= written.version
-
-
 def foreign_change(ledger: Ledger, changes: Iterable[Change]) -> Change | None:
     """The first of the ``changes`` in which someone else added or removed rows; none if that has been undone."""
     foreign, every = Counter[str](), Counter[str]()
@@ -443,7 +372,6 @@ def refuse_foreign(ledger: Ledger, table: OwnTable, before: LastWrite) -> None:
 
 
 def refused(table: OwnTable, written: LastWrite, foreign: Change) -> ForeignWriteError:
-    """The error for a ``foreign`` change of ``table``."""
     # A RESTORE to before the foreign commit would also undo the later commit of a batch.
     overtaken = foreign.version < written.version
     undo = REBUILD if overtaken else f"undo it by RESTORE TABLE … TO VERSION AS OF {foreign.version - 1}"
@@ -459,10 +387,7 @@ def refused(table: OwnTable, written: LastWrite, foreign: Change) -> ForeignWrit
 def reread(ledger: Ledger) -> Iterator[None]:
     """Before an error says that a table does not fit the ledger, read the ledger again: another run may have added to both since.
 
-    Raises
-    ------
-    FencedError
-        If one has.
+    Raises ``FencedError`` if one has.
     """
     count, attempt = ledger.count, ledger.newest.attempt if ledger.newest else None
     try:
@@ -487,5 +412,5 @@ def refuse_committed(plan: Plan, ledger: Ledger, tables: Mapping[str, OwnTable])
             if found is not None and found >= plan.batch:
                 raise LedgerBehindError(
                     f"{role} {tables[role].place}: batch {found} is committed already, but the ledger does not contain it; the ledger was "
-                    "restored from an older copy: restore the newest copy, or give the pipeline a new sink and backfill it there"
+                    f"restored from an older copy: {_NEWEST}"
                 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -22,63 +22,52 @@ _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Paths of a pipeline's own tables and pages; all below ``root``: a local path, or the URI of another file system.
-
-    Attributes
-    ----------
-    ledger, state, quarantine, quality, held, source_files
-        Delta tables: batches; what later batches need of earlier ones; rows never applied; validation results; rows of held batches; files
-        of a source that is a folder.
-    restated
-        Folder of the rows that a restatement reads, while it lasts.
-    docs
-        Folder of the Data Docs pages.
-    report
-        The HTML report.
-    """
+    """Paths of a pipeline's own tables and pages; all below ``root``: a local path, or the URI of another file system."""
 
     root: str
+    #: Delta tables: batches; what later batches need of earlier ones; rows never applied; validation results; rows of held batches; files
+    #: of a source that is a folder.
     ledger: str
     state: str
     quarantine: str
     quality: str
     held: str
     source_files: str
+    #: Folder of the rows that a restatement reads, while it lasts.
     restated: str
+    #: Folder of the Data Docs pages.
     docs: str
+    #: Folder of the savepoints.
+    savepoints: str
+    #: Folder of the notes of what is finished of a batch that is not.
+    finished: str
+    #: The HTML report.
     report: str
-
-    @property
-    def savepoints(self) -> str:
-        """Folder of the savepoints."""
-        return f"{self.root}/savepoints"
-
-    @property
-    def finished(self) -> str:
-        """Folder of the notes of what is finished of a batch that is not."""
-        return f"{self.root}/finished"
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> Places:
         """The pipeline's ``checkpoints.path``, or ``<sink path>.windowmill``."""
-        return cls.below(_root(pipeline))
+        if pipeline.checkpoints and pipeline.checkpoints.path:
+            return cls.below(pipeline.checkpoints.path)
+        if pipeline.sink and pipeline.sink.path:
+            return cls.below(f"{pipeline.sink.path.rstrip('/')}.windowmill")
+        raise SpecError(
+            f"pipeline {pipeline.pipeline}: sink.path is missing, so there is no place for its ledger and state; "
+            "give sink: {path: …}, or checkpoints: {path: …} for a sink in a catalog"
+        )
 
     @classmethod
     def below(cls, root: str) -> Places:
         """The places below the folder ``root``; a ``file:`` URI becomes the path that it names."""
         local = local_path(root)
         root = root.rstrip("/") if local is None else str(local)
-        tables = {
-            name: f"{root}/{name}" for name in ("ledger", "state", "quarantine", "quality", "held", "source_files", "restated", "docs")
-        }
-        return cls(root=root, **tables, report=f"{root}/report.html")
+        folders = {each.name: f"{root}/{each.name}" for each in fields(cls)}
+        return cls(**folders | {"root": root, "report": f"{root}/report.html"})
 
 
 def local_path(place: str) -> Path | None:
     """Path of a place on this machine, given as a path or a ``file:`` URI; none for any other URI, such as ``s3://bucket/table``.
 
-    Examples
-    --------
     >>> local_path("file:///tables/delays"), local_path("tables/delays"), local_path("s3://bucket/delays")
     (PosixPath('/tables/delays'), PosixPath('tables/delays'), None)
     """
@@ -117,36 +106,17 @@ def _stand_in(place: str) -> tempfile.TemporaryDirectory[str]:
     return folder
 
 
-def _root(pipeline: Pipeline) -> str:
-    if pipeline.checkpoints and pipeline.checkpoints.path:
-        return pipeline.checkpoints.path
-    if pipeline.sink and pipeline.sink.path:
-        return f"{pipeline.sink.path.rstrip('/')}.windowmill"
-    raise SpecError(
-        f"pipeline {pipeline.pipeline}: sink.path is missing, so there is no place for its ledger and state; "
-        "give sink: {path: …}, or checkpoints: {path: …} for a sink in a catalog"
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class Runnable:
-    """A pipeline that has passed the checks of :func:`windowmill.jobs.runnables.runnable_of`, which alone makes these.
-
-    Attributes
-    ----------
-    source_path, sink_path
-        Paths or URIs of the two; of topics of Kafka, a text that names them.
-    places
-        Paths of the pipeline's own tables and pages.
-    """
+    """A pipeline that has passed the checks of :func:`windowmill.jobs.runnables.runnable_of`, which alone makes these."""
 
     pipeline: Pipeline
     source: Source
+    #: Paths or URIs of source and sink; of topics of Kafka, a text that names them.
     source_path: str
     sink_path: str
     places: Places
 
     @property
     def name(self) -> str:
-        """The pipeline's name."""
         return self.pipeline.pipeline

@@ -14,37 +14,12 @@ from windowmill.windowing.counts import Counts, Totals
 FoundClosed = list[tuple[int, int | None]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan(ABC):
-    """What a batch will do, pinned before any work: what all kinds of batches have in common.
+class _Kinds(ABC):
+    """What distinguishes kinds of plans: where these are no fields of a kind, its plans have these values."""
 
-    Attributes
-    ----------
-    action
-        Name of the kind of plan in messages, JSON and the ledger.
-    batch
-        Number of the batch in the pipeline's life, from 0; also the version of its Delta transactions.
-    attempt
-        The attempt at this batch, whose data files have it in their names; 12 hexadecimal digits. Each plan is a new attempt.
-    generation
-        Identity of this ledger. A recreated ledger gets a new one, so that it cannot continue the Delta transactions of the old one.
-    source_id, from_version, to_version
-        Delta id of the source table, and the range of versions (from, to] to read; from −1 is the beginning.
-    seen
-        Greatest event time of the rows in all earlier batches; null for the first batch.
-    emitted
-        Every window that ends at or before this instant has been emitted.
-    now_us
-        Wall-clock time of the run, against which ``max_future_skew`` is measured.
-    meaning
-        Hash of the part of the spec that determines the result.
-    source_schema
-        The source's Delta schema (JSON) at ``to_version``.
-    snapshot
-        Version whose table snapshot is read. Its rows count as arrived in event-time order, so none of them is late. It may be greater
-        than ``to_version`` if later versions rewrote files, or, in a backfill, changed rows. Null if all rows arrived in log order.
-    """
+    __slots__ = ()
 
+    #: Name of the kind of plan in messages, JSON and the ledger.
     action: ClassVar[str]
     #: Whether it is a run, which reads what is new and publishes windows for the first time.
     advances: ClassVar[bool] = False
@@ -55,18 +30,53 @@ class Plan(ABC):
     changes_spec: ClassVar[bool] = False
     purges: ClassVar[bool] = False
 
+    #: Whether the batch builds the state: every run does, a backfill as the first, or if it counts other rows than earlier batches.
+    builds_state: bool = True
+    #: As of :class:`RunPlan`, :class:`RestatePlan`, :class:`ApplyPlan` and :class:`RestorePlan`.
+    interval_end: int | None = None
+    files: Sequence[str] = ()
+    fills: tuple[str, ...] = ()
+    history: int | None = None
+    redefined: tuple[str, ...] = ()
+    carried: dict[str, object] | None = None
+    needed_from: int | None = None
+    keeps: tuple[str, ...] = ()
+    keeps_gaps: tuple[int, ...] = ()
+    kept_from: dict[str, object] | None = None
+    kept_batch: int | None = None
+
+    @abstractmethod
+    def describe(self, *, instants: bool) -> str:
+        """What the batch does, for messages; ``instants`` says whether the axis is time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan(_Kinds):
+    """What a batch will do, pinned before any work: what all kinds of batches have in common."""
+
+    #: Number of the batch in the pipeline's life, from 0; also the version of its Delta transactions.
     batch: int
+    #: The attempt at this batch, whose data files have it in their names; 12 hexadecimal digits. Each plan is a new attempt.
     attempt: str
+    #: Identity of this ledger. A recreated ledger gets a new one, so that it cannot continue the Delta transactions of the old one.
     generation: str
+    #: Delta id of the source table, and the range of versions (from, to] to read; from −1 is the beginning.
     source_id: str
     from_version: int
     to_version: int
+    #: Wall-clock time of the run, against which ``max_future_skew`` is measured.
     now_us: int
+    #: Hash of the part of the spec that determines the result.
     meaning: str
+    #: The source's Delta schema (JSON) at ``to_version``.
     source_schema: str
+    #: Greatest event time of the rows in all earlier batches; null for the first batch.
     seen: int | None = None
+    #: Every window that ends at or before this instant has been emitted.
     emitted: int | None = None
     windowmill: str = ""
+    #: Version whose table snapshot is read. Its rows count as arrived in event-time order, so none of them is late. It may be greater than
+    #: ``to_version`` if later versions rewrote files, or, in a backfill, changed rows. Null if all rows arrived in log order.
     snapshot: int | None = None
     #: SHA-256 of each user module that the spec names.
     modules: dict[str, str] = field(default_factory=dict)
@@ -82,11 +92,6 @@ class Plan(ABC):
     definition: dict[str, object] = field(default_factory=dict)
 
     @property
-    @abstractmethod
-    def builds_state(self) -> bool:
-        """Whether the batch builds the state: every run does, a backfill as the first, or if it counts other rows than earlier batches."""
-
-    @property
     def replaces_state(self) -> bool:
         """Whether the batch reads no state, and what it builds takes the place of the state that is there."""
         return False
@@ -98,7 +103,6 @@ class Plan(ABC):
 
     @property
     def reads_from(self) -> int:
-        """The version after which the batch reads."""
         return self.from_version
 
     @property
@@ -110,11 +114,6 @@ class Plan(ABC):
     def recounts(self) -> bool:
         """Whether it counts rows of the source in place of those that earlier batches have counted."""
         return self.replaces_state and not self.changes_spec
-
-    @property
-    def kept_batch(self) -> int | None:
-        """The newest batch that counts afterwards, as all later ones are undone; null if none is."""
-        return None
 
     @property
     def goes_back(self) -> bool:
@@ -137,11 +136,6 @@ class Plan(ABC):
         return None
 
     @property
-    def interval_end(self) -> int | None:
-        """End of a run's data interval; null for none."""
-        return None
-
-    @property
     def found_closed(self) -> FoundClosed | None:
         """Which windows were closed when earlier batches read the same rows (:attr:`BackfillPlan.found_closed`); null for new rows."""
         return None
@@ -151,59 +145,10 @@ class Plan(ABC):
         """Whether it takes up versions that no batch has read, whatever they changed, as rows that they removed are gone."""
         return False
 
-    @property
-    def files(self) -> Sequence[str]:
-        """As :attr:`RestatePlan.files`."""
-        return ()
-
-    @property
-    def fills(self) -> tuple[str, ...]:
-        """As :attr:`ApplyPlan.fills`."""
-        return ()
-
-    @property
-    def history(self) -> int | None:
-        """As :attr:`ApplyPlan.history`."""
-        return None
-
-    @property
-    def redefined(self) -> tuple[str, ...]:
-        """As :attr:`ApplyPlan.redefined`."""
-        return ()
-
-    @property
-    def carried(self) -> dict[str, object] | None:
-        """As :attr:`ApplyPlan.carried`."""
-        return None
-
-    @property
-    def needed_from(self) -> int | None:
-        """As :attr:`ApplyPlan.needed_from`."""
-        return None
-
-    @property
-    def keeps(self) -> tuple[str, ...]:
-        """As :attr:`ApplyPlan.keeps`."""
-        return ()
-
-    @property
-    def keeps_gaps(self) -> tuple[int, ...]:
-        """As :attr:`ApplyPlan.keeps_gaps`."""
-        return ()
-
-    @property
-    def kept_from(self) -> dict[str, object] | None:
-        """As :attr:`ApplyPlan.kept_from`."""
-        return None
-
     def totals_after(self, before: Totals, counts: Counts) -> Totals:
         """The totals ``before`` the batch plus its published ``counts``; rows that earlier batches have read count once."""
         new = counts if self.builds_state and not self.replaces_state else Counts(windows=counts.windows)
         return Totals(before.batches + 1, before.backfills + (self.range is not None), before.counts + new)
-
-    @abstractmethod
-    def describe(self, *, instants: bool) -> str:
-        """What the batch does, for messages; ``instants`` says whether the axis is time."""
 
     @property
     def arrival(self) -> Literal["log", "event_time"]:
@@ -221,22 +166,13 @@ class Plan(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPlan(Plan):
-    """The plan of a run, which advances the pipeline.
-
-    Attributes
-    ----------
-    interval_end
-        End of the data interval, up to which the orchestrator guarantees complete input (``watermark: data_interval_end``).
-    """
+    """The plan of a run, which advances the pipeline."""
 
     action: ClassVar[str] = "run"
     advances: ClassVar[bool] = True
 
+    #: End of the data interval, up to which the orchestrator guarantees complete input (``watermark: data_interval_end``).
     interval_end: int | None = None
-
-    @property
-    def builds_state(self) -> bool:
-        return True
 
     def describe(self, *, instants: bool) -> str:  # noqa: ARG002 - a run names no instants
         return self._versions() if self.to_version > self.from_version else "no new rows, a later watermark"
@@ -244,28 +180,21 @@ class RunPlan(Plan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillPlan(Plan):
-    """The plan of a backfill, which recomputes the windows that end in (``range_from``, ``range_to``].
-
-    Attributes
-    ----------
-    builds_state
-        Whether this is the pipeline's very first batch, or replaces the state, as it counts other rows than earlier batches.
-    found_closed
-        With ``watermark: data_interval_end``: one pair for each earlier batch, oldest first. It holds the last source version that the
-        batch read, and the instant through which windows were already closed to its rows; null if none were.
-    read_from
-        Where it replaces the state: the version after which it reads the source, through ``to_version``. It recomputes all windows that end
-        after ``range_from`` then, and stays where the last run has come to. Null for any other backfill.
-    """
+    """The plan of a backfill, which recomputes the windows that end in (``range_from``, ``range_to``]."""
 
     action: ClassVar[str] = "backfill"
     recomputes: ClassVar[bool] = True
 
     range_from: int
     range_to: int
-    # A bare annotation would take the inherited property for its default.
+    #: Whether this is the pipeline's very first batch, or replaces the state, as it counts other rows than earlier batches.
+    # A bare annotation would take the inherited value for its default.
     builds_state: bool = field()
+    #: With ``watermark: data_interval_end``: one pair for each earlier batch, oldest first. It holds the last source version that the batch
+    #: read, and the instant through which windows were already closed to its rows; null if none were.
     found_closed: FoundClosed = field(default_factory=list)
+    #: Where it replaces the state: the version after which it reads the source, through ``to_version``. It recomputes all windows that end
+    #: after ``range_from`` then, and stays where the last run has come to. Null for any other backfill.
     read_from: int | None = None
 
     @property
@@ -302,41 +231,26 @@ class _ReplacingPlan(Plan):
 
     __slots__ = ()
 
-    @property
-    def builds_state(self) -> bool:
-        return True
-
-    @property
-    def replaces_state(self) -> bool:
-        return True
+    replaces_state = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestatePlan(_ReplacingPlan):
-    """The plan of a restatement: windows and state of some keys are recomputed from the source as it is at ``to_version``.
-
-    Attributes
-    ----------
-    changed
-        First and last version of the source whose changed rows say what is recomputed; null for everything.
-    range_from, range_to
-        Only windows that end in (``range_from``, ``range_to``] are published again; null for no bound.
-    shown_after
-        No window that ends at or before this instant has ever been shown, because the pipeline began with a backfill; null for none.
-    late
-        Whether rows that were quarantined as too late count from now on.
-    files
-        Files of a folder that were delivered again, or taken away, and are read as they are now.
-    """
+    """The plan of a restatement: windows and state of some keys are recomputed from the source as it is at ``to_version``."""
 
     action: ClassVar[str] = "restate"
     restates: ClassVar[bool] = True
 
+    #: First and last version of the source whose changed rows say what is recomputed; null for everything.
     changed: tuple[int, int] | None = None
+    #: Only windows that end in (``range_from``, ``range_to``] are published again; null for no bound.
     range_from: int | None = None
     range_to: int | None = None
+    #: No window that ends at or before this instant has ever been shown, because the pipeline began with a backfill; null for none.
     shown_after: int | None = None
+    #: Whether rows that were quarantined as too late count from now on.
     late: bool = False
+    #: Files of a folder that were delivered again, or taken away, and are read as they are now.
     files: list[str] = field(default_factory=list)
 
     @property
@@ -360,45 +274,31 @@ class RestatePlan(_ReplacingPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyPlan(_ReplacingPlan):
-    """The plan of a batch that carries out a changed spec: it replaces the whole state, and stays where the last run has come to.
-
-    Attributes
-    ----------
-    read_from
-        The version after which it reads the source, through ``to_version``: what earlier batches have read, or nothing.
-    fills
-        Names of the windows whose rows it publishes. They replace the rows that the sink has of these windows.
-    history
-        It publishes the windows that end after this instant; null for none.
-    found_closed
-        As :attr:`BackfillPlan.found_closed`.
-    redefined
-        Windows and aggregates, as ``windows.NAME``, that meant something else before, if only by the value of a variable or by code.
-    carried
-        As :attr:`Plan.definition`, what the stored state means where the batch makes the new one of it; null where it reads the source.
-    needed_from
-        Files of the source whose event times all lie before this instant are not read; null for none.
-    keeps
-        Where it reads the source, the layouts whose windows all stay: it keeps their stored state.
-    keeps_gaps
-        Of sessions that do not all stay, the gaps of those that do: what the state has stored of these stays, too.
-    kept_from
-        As :attr:`Plan.definition`, what the kept state means; null if nothing is kept.
-    """
+    """The plan of a batch that carries out a changed spec: it replaces the whole state, and stays where the last run has come to."""
 
     action: ClassVar[str] = "apply"
     recomputes: ClassVar[bool] = True
     changes_spec: ClassVar[bool] = True
 
+    #: The version after which it reads the source, through ``to_version``: what earlier batches have read, or nothing.
     read_from: int
+    #: Names of the windows whose rows it publishes. They replace the rows that the sink has of these windows.
     fills: tuple[str, ...] = ()
+    #: It publishes the windows that end after this instant; null for none.
     history: int | None = None
+    #: Windows and aggregates, as ``windows.NAME``, that meant something else before, if only by the value of a variable or by code.
     redefined: tuple[str, ...] = ()
+    #: As :attr:`BackfillPlan.found_closed`.
     found_closed: FoundClosed = field(default_factory=list)
+    #: As :attr:`Plan.definition`, what the stored state means where the batch makes the new one of it; null where it reads the source.
     carried: dict[str, object] | None = None
+    #: Files of the source whose event times all lie before this instant are not read; null for none.
     needed_from: int | None = None
+    #: Where it reads the source, the layouts whose windows all stay: it keeps their stored state.
     keeps: tuple[str, ...] = ()
+    #: Of sessions that do not all stay, the gaps of those that do: what the state has stored of these stays, too.
     keeps_gaps: tuple[int, ...] = ()
+    #: As :attr:`Plan.definition`, what the kept state means; null if nothing is kept.
     kept_from: dict[str, object] | None = None
 
     @property
@@ -423,26 +323,18 @@ class ApplyPlan(_ReplacingPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorePlan(_ReplacingPlan):
-    """The plan of a restoration, which goes back to a savepoint. ``to_version`` is the savepoint's, before ``from_version``.
-
-    Attributes
-    ----------
-    savepoint
-        Its name.
-    kept_batch
-        The newest batch that counts afterwards.
-    spared
-        Backfills after it, whose rows of windows that end at or before ``through`` stay: these have been published before.
-    totals
-        Sums over the batches that count.
-    """
+    """The plan of a restoration, which goes back to a savepoint. ``to_version`` is the savepoint's, before ``from_version``."""
 
     action: ClassVar[str] = "restore"
 
+    #: Its name.
     savepoint: str
+    #: The newest batch that counts afterwards, as all later ones are undone.
     kept_batch: int = field()
+    #: Backfills after it, whose rows of windows that end at or before ``through`` stay: these have been published before.
     spared: list[int] = field(default_factory=list)
     through: int | None = None
+    #: Sums over the batches that count.
     totals: Totals = field(default_factory=Totals)
 
     def totals_after(self, before: Totals, counts: Counts) -> Totals:  # noqa: ARG002 - it publishes no rows
@@ -457,27 +349,17 @@ class PurgePlan(Plan):
     """The plan of a purge, which takes all that is known of some keys out of the pipeline's tables. It does not name the keys.
 
     It passes over the versions of the source through ``to_version``, which have only removed rows of these keys, or which the spec ignores.
-
-    Attributes
-    ----------
-    columns
-        The key columns whose values choose the keys.
-    keys
-        Number of these values.
-    ignores_others
-        Whether versions that the spec ignores have changed rows of other keys, too, or may have.
     """
 
     action: ClassVar[str] = "purge"
     purges: ClassVar[bool] = True
 
+    #: The key columns whose values choose the keys.
     columns: tuple[str, ...]
+    #: Number of these values.
     keys: int
+    #: Whether versions that the spec ignores have changed rows of other keys, too, or may have.
     ignores_others: bool = False
-
-    @property
-    def builds_state(self) -> bool:
-        return True
 
     @property
     def shown_since(self) -> int:
@@ -490,21 +372,14 @@ class PurgePlan(Plan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoldPlan(Plan):
-    """The plan of a batch that removes rows of windows which newer revisions have superseded, or which are retracted.
-
-    Attributes
-    ----------
-    through
-        The last batch whose rows are folded: as the table stood after it, or later, the latest view is what it was.
-    """
+    """The plan of a batch that removes rows of windows which newer revisions have superseded, or which are retracted."""
 
     action: ClassVar[str] = "fold"
 
-    through: int
+    builds_state = False
 
-    @property
-    def builds_state(self) -> bool:
-        return False
+    #: The last batch whose rows are folded: as the table stood after it, or later, the latest view is what it was.
+    through: int
 
     @property
     def shown_since(self) -> int:

@@ -47,7 +47,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import EXPENDABLE, ORDER, REBUILD, BatchCommit, OwnTable, check_table_version, refuse_foreign, reread
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.plans import Plan, PurgePlan, RestorePlan
-from windowmill.checkpoints.rewriting import ErasedFiles, KeysFile, Undo, UndoneFiles
+from windowmill.checkpoints.rewriting import ErasedFiles, KeysFile, UndoneFiles
 from windowmill.checkpoints.stores import (
     FAILURES,
     create_table,
@@ -100,14 +100,9 @@ def record(
 ) -> None:
     """Record a batch, whose files have been written; if they are ``shared`` with other attempts, they stay whatever happens.
 
-    Raises
-    ------
-    FencedError
-        If another attempt has recorded a batch first. The files are deleted if it is certain that the record names others.
-    ForeignWriteError
-        If others have changed rows of the tables since :func:`.verify`.
-    SinkError
-        If the sink does not take the rows.
+    Raises ``FencedError`` if another attempt has recorded a batch first; the files are deleted if it is certain that the record names
+    others. Raises ``ForeignWriteError`` if others have changed rows of the tables since :func:`.verify`, and ``SinkError`` if the sink does
+    not take the rows.
     """
     begun = False
     try:
@@ -159,42 +154,35 @@ def publish_pending(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_ch
     ``accept_changes`` commits on top of changes by others, and gives up what is gone of the quarantine or quality table, as
     :func:`.verify` does.
 
-    Raises
-    ------
-    SinkError, StateError, StateCorruptError
-        If a commit cannot be made, or a recorded file is gone.
-    StateMissingError, ForeignWriteError
-        If a table that lacks the commit is not the one that earlier batches have written, or others have changed its rows since.
-    LedgerBehindError
-        If a table contains a later batch than the ledger.
+    Raises ``SinkError``, ``StateError`` or ``StateCorruptError`` if a commit cannot be made, or a recorded file is gone;
+    ``StateMissingError`` or ``ForeignWriteError`` if a table that lacks the commit is not the one that earlier batches have written, or
+    others have changed its rows since; ``LedgerBehindError`` if a table contains a later batch than the ledger.
     """
+    made = 0
     with reread(ledger):
-        return _publish_pending(ledger, tables, accept_changes=accept_changes)
-
-
-def _publish_pending(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool) -> int:
-    batch, made = ledger.newest, 0
-    if batch is None:
-        return 0
-    changes = ledger.changes_of(batch)
-    if batch.status == "held":
-        _copy_to_held(tables, changes)
-    for publication in _due(ledger, batch, changes):
-        try:
-            made += _publish(ledger, batch, tables, publication, accept_changes=accept_changes)
-        except (StateCorruptError, StateMissingError, ForeignWriteError):
-            if not accept_changes or publication.role not in EXPENDABLE:
-                raise
-            ledger.note(publication.role, None)
-    _clear(batch, tables, changes)
+        batch = ledger.newest
+        if batch is None:
+            return 0
+        changes = ledger.changes_of(batch)
+        if batch.status == "held":
+            _copy_to_held(tables, changes)
+        for publication in _due(ledger, batch, changes):
+            try:
+                made += _publish(ledger, batch, tables, publication, accept_changes=accept_changes)
+            except (StateCorruptError, StateMissingError, ForeignWriteError):
+                if not accept_changes or publication.role not in EXPENDABLE:
+                    raise
+                ledger.note(publication.role, None)
+        _clear(batch, tables, changes)
     return made
 
 
 def outstanding(ledger: Ledger, tables: Mapping[str, OwnTable]) -> list[str]:
     """Roles of the tables that lack their commit of the last recorded batch; changes no table, and notes the commits that are there."""
     batch, lacking = ledger.newest, list[str]()
-    for publication in [] if batch is None else _due(ledger, batch, ledger.changes_of(batch)):
-        assert batch is not None
+    if batch is None:
+        return []
+    for publication in _due(ledger, batch, ledger.changes_of(batch)):
         found = _found(batch, tables[publication.role], publication)
         if found is None:
             lacking.append(publication.role)
@@ -204,25 +192,13 @@ def outstanding(ledger: Ledger, tables: Mapping[str, OwnTable]) -> list[str]:
 
 
 def rule(
-    ledger: Ledger,
-    verdict: str,
-    tables: Mapping[str, OwnTable],
-    at: datetime,
-    *,
-    validation: Changes | None = None,
-    by: str | None = None,
+    ledger: Ledger, verdict: str, tables: Mapping[str, OwnTable], at: datetime, *, validation: Changes | None = None, by: str | None = None
 ) -> Outcome:
     """Record a ruling on the held batch, and publish or drop its files; returns the outcome.
 
-    Parameters
-    ----------
-    verdict
-        ``released``, or that of another validation: the batch is published. ``discarded``: published without its results. ``abandoned``:
-        dropped; its number is not used again. ``held``: it stays held.
-    validation
-        What another validation adds to the quality table.
-    by
-        Who ruled, for the record.
+    By the verdict ``released``, or that of another validation, the batch is published; ``discarded``: without its results. ``abandoned``:
+    it is dropped; its number is not used again. ``held``: it stays held. ``validation`` is what another validation adds to the quality
+    table, and ``by`` says who ruled.
     """
     held = ledger.held_batch
     if held is None:
@@ -256,7 +232,7 @@ def _rewriting(ledger: Ledger, plan: Plan, role: str) -> Callable[[str, DeltaTab
     """Finds the files with rows that ``plan`` removes; null if it removes none from the table with this ``role``."""
     match plan:
         case RestorePlan() if role in ("sink", "quarantine"):
-            return partial(UndoneFiles.of, undo=Undo.by(plan, role))
+            return partial(UndoneFiles.of, plan=plan, role=role)
         case PurgePlan():
             return partial(ErasedFiles.of, role=role, keys=KeysFile(ledger.path, plan.attempt).read)
     return None
@@ -393,10 +369,7 @@ def check_conditional_writes(root: str, places: Sequence[str], say: Callable[[st
     Writers race for versions of a small table below each place, unless its store has passed before: in this process, or according to
     the file :data:`MARK` below ``root``.
 
-    Raises
-    ------
-    MachineError
-        If two writers have created the same version, or the store cannot be used.
+    Raises ``MachineError`` if two writers have created the same version, or the store cannot be used.
     """
     waiting = {_store(place): place for place in places if not is_local(place)}
     if not waiting.keys() - _PASSED:
@@ -495,19 +468,9 @@ def _advice(err: Exception) -> str:
 def lease(root: str, *, wait_seconds: float, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold the lease of the pipeline whose folder is ``root``; object storage has no lease, only the ledger's fence.
 
-    Parameters
-    ----------
-    wait_seconds
-        How long to wait for another run to end.
-    on_wait
-        Called once with a message if there is another run to wait for.
+    Waits for another run to end, and calls ``on_wait`` once with a message then.
 
-    Raises
-    ------
-    LeaseTakenError
-        If the other run has not ended in time.
-    LedgerError
-        If the folder cannot be written.
+    Raises ``LeaseTakenError`` if the other run has not ended in time; ``LedgerError`` if the folder cannot be written.
     """
     path = local_path(root)
     if path is None:

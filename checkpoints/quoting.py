@@ -14,11 +14,7 @@ def quoted(name: str) -> str:
 
 
 def sql_text(text: str) -> str:
-    """A text constant in standard SQL.
-
-    >>> sql_text("it's")
-    "'it''s'"
-    """
+    """A text constant in standard SQL."""
     return "'" + text.replace("'", "''") + "'"
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from operator import attrgetter
-from typing import Any, Protocol
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
@@ -75,15 +75,7 @@ _NUMBER = attrgetter("number")
 
 @dataclass(frozen=True, slots=True)
 class LedgerRecord:
-    """One record of the ledger; ``body`` is JSON.
-
-    Attributes
-    ----------
-    number
-        Position in the ledger, from 0; -1 until the record is sealed.
-    sum
-        Checksum of all other fields; null until the record is sealed.
-    """
+    """One record of the ledger; ``body`` is JSON."""
 
     format: int
     kind: str
@@ -91,32 +83,10 @@ class LedgerRecord:
     attempt: str
     at: datetime
     body: str
+    #: Position in the ledger, from 0; -1 until the record is sealed.
     number: int = -1
+    #: Checksum of all other fields; null until the record is sealed.
     sum: int | None = None
-
-
-class RecordStore(Protocol):
-    """Interface of the store in which the ledger keeps its records."""
-
-    def load(self) -> list[LedgerRecord]:
-        """The records of the newest batches, in order; later appends are fenced against this version of the store.
-
-        Every returned batch has all its records. A short ledger is returned whole.
-        """
-
-    def read(self, first: int, before: int) -> list[LedgerRecord]:
-        """The records of the batches [``first``, ``before``), in order, as of the last :meth:`load`."""
-
-    def append(self, record: LedgerRecord) -> None:
-        """Add ``record``.
-
-        Raises
-        ------
-        FencedError
-            If another record was appended since :meth:`load`.
-        StorageFullError, LedgerError
-            If ``record`` could not be written; the ledger is unchanged.
-        """
 
 
 def sealed(record: LedgerRecord, number: int) -> LedgerRecord:
@@ -135,14 +105,8 @@ def checksum(record: LedgerRecord) -> int:
 def check_record(record: LedgerRecord, place: str) -> None:
     """Check that ``record`` is as it was written; ``place`` names its file in messages.
 
-    Raises
-    ------
-    LedgerError
-        If a newer windowmill wrote it.
-    OutdatedLedgerError
-        If an older one did.
-    LedgerCorruptError
-        If it is damaged.
+    Raises ``LedgerError`` if a newer windowmill wrote it; ``OutdatedLedgerError`` if an older one did; ``LedgerCorruptError`` if it is
+    damaged.
     """
     expected = {"format": int, "kind": str, "batch": int, "attempt": str, "at": datetime, "body": str}
     wrong = [name for name, kind in expected.items() if not isinstance(getattr(record, name), kind)]
@@ -178,15 +142,9 @@ class RecordFile:
         return int(match["level"]) if match else 0
 
     @property
-    def has_checksum(self) -> bool:
-        """Whether its name has a checksum; a file that an ``OPTIMIZE`` by others made has none."""
-        return _NAME.fullmatch(self.path) is not None
-
-    @property
-    def statistics(self) -> dict[str, object]:
-        """The file's statistics in the Delta log."""
+    def statistics(self) -> str:
         ends = {"minValues": {"batch": self.first}, "maxValues": {"batch": self.last}}
-        return {"numRecords": self.records, **ends, "nullCount": {"batch": 0}}
+        return json.dumps({"numRecords": self.records, **ends, "nullCount": {"batch": 0}})
 
 
 def packed(records: Sequence[LedgerRecord], level: int) -> tuple[RecordFile, bytes]:
@@ -203,10 +161,7 @@ def packed(records: Sequence[LedgerRecord], level: int) -> tuple[RecordFile, byt
 def decoded(content: bytes, file: RecordFile, ledger: str) -> list[LedgerRecord]:
     """The records of ``file``, each checked, and compared with what the log says about the file.
 
-    Raises
-    ------
-    LedgerCorruptError
-        If the bytes are damaged or do not match the log.
+    Raises ``LedgerCorruptError`` if the bytes are damaged or do not match the log.
     """
     place = f"ledger {ledger}: {file.path} (batches {file.first} to {file.last})"
     match = _NAME.fullmatch(file.path)
@@ -236,9 +191,12 @@ def read_bytes(files: pa_fs.FileSystem, file: RecordFile, ledger: str) -> bytes:
 
 
 def to_merge(files: Sequence[RecordFile]) -> list[RecordFile]:
-    """The ``files`` to merge now, in order; none while there are few appended files and all of them have checksums."""
+    """The ``files`` to merge now, in order; none while there are few appended files and the names of all of them have checksums.
+
+    A file that an ``OPTIMIZE`` by others made has none.
+    """
     appended = [file for file in files if file.level == 0]
-    if len(appended) < FAN and all(file.has_checksum for file in appended):
+    if len(appended) < FAN and all(_NAME.fullmatch(file.path) for file in appended):
         return []
     merged = [file for file in files if 0 < file.level < LAST_LEVEL]
     chosen = [*merged, *appended] if len(merged) >= FAN - 1 else appended
@@ -280,7 +238,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 
 
 class DeltaRecords:
-    """Records in the Delta table at ``path``; as :class:`RecordStore`."""
+    """Records in the Delta table at ``path``; the simulator of the tests has some in memory, with ``load``, ``read`` and ``append``."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -294,20 +252,22 @@ class DeltaRecords:
         self._newest: LedgerRecord | None = None
 
     def load(self) -> list[LedgerRecord]:
-        """As :meth:`RecordStore.load`; empty if there is no table yet.
+        """The records of the newest batches, in order, each batch with all of its records; none if there is no table yet.
 
-        Raises
-        ------
-        LedgerError
-            If the table cannot be read.
-        LedgerCorruptError
-            If a record is damaged or missing.
+        Later appends are fenced against this version of the table. A short ledger is returned whole.
+
+        Raises ``LedgerError`` if the table cannot be read; ``LedgerCorruptError`` if a record is damaged or missing.
         """
         with _readable(self._path):
             try:
                 self._table = self._kept.newest()
             except TableNotFoundError:
-                self._check_absent()
+                # Only log entries and checkpoints count: a killed writer may also have left a temporary file of an incomplete entry.
+                log = store_of(self._path).get_file_info(pa_fs.FileSelector("_delta_log", allow_not_found=True))
+                if any(file.extension in ("json", "parquet") for file in log):
+                    raise LedgerCorruptError(
+                        f"ledger {self._path}: its log holds no readable commit; restore the folder from a copy"
+                    ) from None
                 self._table, self._files, self._newest = None, [], None
                 return []
             self._files = _listed(self._table, self._path)
@@ -328,7 +288,7 @@ class DeltaRecords:
         return tail
 
     def read(self, first: int, before: int) -> list[LedgerRecord]:
-        """As :meth:`RecordStore.read`; raises as :meth:`load`."""
+        """The records of the batches [``first``, ``before``), in order, as of the last :meth:`load`; raises as that."""
         wanted = [file for file in self._files if file.last >= first and file.first < before]
         by_file = self._records(wanted)
         if any(file is self._files[-1] for file in wanted):
@@ -343,7 +303,11 @@ class DeltaRecords:
         return records
 
     def append(self, record: LedgerRecord) -> None:
-        """As :meth:`RecordStore.append`."""
+        """Add ``record``.
+
+        Raises ``FencedError`` if another record was appended since :meth:`load`; ``StorageFullError`` or ``LedgerError`` if ``record``
+        could not be written; the ledger is unchanged.
+        """
         count = self._count
         numbered = sealed(record, count)
         properties = {"kind": record.kind, "batch": str(record.batch), "attempt": record.attempt}
@@ -402,14 +366,13 @@ class DeltaRecords:
         with _readable(self._path):
             properties = CommitProperties(custom_metadata={"records": str(self._count)})
             removed = self._table.vacuum(hours, dry_run=False, enforce_retention_duration=False, commit_properties=properties, full=True)
-            ahead = [] if hours else self._superseded()
+            ahead: list[str] = []
+            if not hours:
+                # The vacuum leaves files that it takes as removed later than now, by a clock ahead.
+                there = store_of(self._path).get_file_info(pa_fs.FileSelector("", allow_not_found=True))
+                ahead = sorted({info.path for info in there if info.path.endswith(".parquet")} - {file.path for file in self._files})
             remove(self._path, ahead)
         return len(removed) + len(ahead)
-
-    def _superseded(self) -> list[str]:
-        """Files of records that the log does not list. A vacuum leaves those that it takes as removed later than now, by a clock ahead."""
-        there = store_of(self._path).get_file_info(pa_fs.FileSelector("", allow_not_found=True))
-        return sorted({info.path for info in there if info.path.endswith(".parquet")} - {file.path for file in self._files})
 
     @property
     def _count(self) -> int:
@@ -423,16 +386,12 @@ class DeltaRecords:
         if self._table is None:
             return {}
         with _readable(self._path):
-            store = _filesystem(self._table)
+            # Not deltalake's own pyarrow reader: it leaves threads behind that abort the interpreter at exit (1.6.6, exit code 134).
+            # Its SQL engine takes half a second to start.
+            store = store_of(self._table.table_uri)
             return {
                 file.path: self._decoded.get(file.path) or decoded(read_bytes(store, file, self._path), file, self._path) for file in files
             }
-
-    def _check_absent(self) -> None:
-        # Only log entries and checkpoints count: a killed writer may also have left a temporary file of an incomplete entry.
-        log = store_of(self._path).get_file_info(pa_fs.FileSelector("_delta_log", allow_not_found=True))
-        if any(file.extension in ("json", "parquet") for file in log):
-            raise LedgerCorruptError(f"ledger {self._path}: its log holds no readable commit; restore the folder from a copy")
 
     def _was_written(self, file: RecordFile, record: LedgerRecord, count: int, version: int | None, failure: Exception) -> bool:
         """Whether ``record`` was written although an error was raised, as when the response is lost; false means that a retry is safe."""
@@ -455,14 +414,16 @@ class DeltaRecords:
     def _commit(
         self, added: Sequence[tuple[RecordFile, bytes]], removed: Sequence[RecordFile], properties: dict[str, str], *, data_change: bool
     ) -> None:
-        table = self._opened()
-        store = _filesystem(table)
+        if self._table is None:
+            settings = {"mode": "error", "name": "windowmill ledger", "configuration": CONFIGURATION}
+            self._table = create_table(self._path, SCHEMA, **settings)
+        table, store = self._table, store_of(self._table.table_uri)
         for file, content in added:
             with store.open_output_stream(file.path, buffer_size=1 << 16) as stream:  # deltalake takes no unbuffered pyarrow writes
                 stream.write(content)
         now = time.time_ns() // 1_000_000
         actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size_bytes, {}, now, data_change, json.dumps(file.statistics)) for file, _ in added
+            AddAction(file.path, file.size_bytes, {}, now, data_change, file.statistics) for file, _ in added
         ]
         actions += [RemoveAction(file.path, data_change, now, file.size_bytes) for file in removed]
         count = self._count + sum(file.records for file, _ in added) - sum(file.records for file in removed)
@@ -474,13 +435,6 @@ class DeltaRecords:
             # A log that was cleaned up lets a stalled writer make an old version again, which counts for nothing.
             raise OSError(f"version {version} is older than the last checkpoint of the log")
         checkpoint_if_due(self._path, version)
-
-    def _opened(self) -> DeltaTable:
-        """The table as loaded; created if missing."""
-        if self._table is None:
-            settings = {"mode": "error", "name": "windowmill ledger", "configuration": CONFIGURATION}
-            self._table = create_table(self._path, SCHEMA, **settings)
-        return self._table
 
 
 @contextmanager
@@ -495,12 +449,6 @@ def _readable(path: str) -> Iterator[None]:
         raise LedgerError(
             f"ledger {path}: cannot be read ({first_line(err)}); {remedy(err, 'restore the folder from a copy')}; nothing has been changed"
         ) from err
-
-
-def _filesystem(table: DeltaTable) -> pa_fs.FileSystem:
-    # Not deltalake's own pyarrow reader: it leaves threads behind that abort the interpreter at exit (1.6.6, exit code 134). Its SQL
-    # engine takes half a second to start.
-    return store_of(table.table_uri)
 
 
 def _listed(table: DeltaTable, path: str) -> list[RecordFile]:

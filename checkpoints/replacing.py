@@ -22,26 +22,18 @@ _CUT_OFF_US = 999
 
 @dataclass(frozen=True, slots=True)
 class ReplacedRange:
-    """The range (``begin``, ``end``] of window ends, instants on the axis, in the table at ``table``.
-
-    Attributes
-    ----------
-    schema
-        All columns of the table.
-    windows
-        Names of the windows whose rows of the range are meant; null for all.
-    whole
-        Paths of files with rows of the range alone.
-    partly
-        Paths of files that may also have other rows.
-    """
+    """The range (``begin``, ``end``] of window ends, instants on the axis, in the table at ``table``."""
 
     table: str
+    #: All columns of the table.
     schema: pa.Schema
     begin: int
     end: int
+    #: Names of the windows whose rows of the range are meant; null for all.
     windows: tuple[str, ...] | None = None
+    #: Paths of files with rows of the range alone.
     whole: tuple[str, ...] = ()
+    #: Paths of files that may also have other rows.
     partly: tuple[str, ...] = ()
 
     @classmethod

@@ -40,48 +40,34 @@ _NULLS = ("None", "null")
 
 
 @dataclass(frozen=True, slots=True)
-class Undo:
-    """Which rows of a table with a column ``batch`` go: those of batches after ``after``.
-
-    Attributes
-    ----------
-    spared
-        Later batches whose rows of windows that end at or before ``through`` stay: backfills, which replaced rows of earlier batches.
-    """
-
-    after: int
-    spared: tuple[int, ...] = ()
-    through: int | None = None
-
-    @classmethod
-    def by(cls, plan: RestorePlan, role: str) -> Undo:
-        """Which rows go from the table with this ``role`` by ``plan``."""
-        return cls(plan.kept_batch, tuple(plan.spared) if role == "sink" else (), plan.through)
-
-
-@dataclass(frozen=True, slots=True)
 class UndoneFiles:
-    """The files of the table at ``table`` that hold rows to go: such rows alone (``whole``), or maybe also others (``partly``)."""
+    """The files of the table at ``table`` that hold rows of batches after ``after``, which a restoration removes."""
 
     table: str
     schema: pa.Schema
-    undo: Undo
+    after: int
+    #: Later batches whose rows of windows that end at or before ``through`` stay: backfills, which replaced rows of earlier batches.
+    spared: Sequence[int] = ()
+    through: int | None = None
+    #: Paths of files that hold rows to go alone, and of those that may also hold others.
     whole: tuple[str, ...] = ()
     partly: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, table: str, snapshot: DeltaTable, undo: Undo) -> UndoneFiles:
-        """The files of ``snapshot``, the table at ``table``; reads only its log."""
+    def of(cls, table: str, snapshot: DeltaTable, plan: RestorePlan, *, role: str) -> UndoneFiles:
+        """The files with rows that ``plan`` takes out of ``snapshot``, the table at ``table`` with this ``role``; reads only its log."""
+        after, spared = plan.kept_batch, plan.spared if role == "sink" else ()
         whole, partly = [], []
         for file in files_of(snapshot):
             low, high = file.get(f"min.{_BATCH}"), file.get(f"max.{_BATCH}")
             if low is None or high is None:
                 partly.append(file["path"])
-            elif low > undo.after and not undo.spared:
+            elif low > after and not spared:
                 whole.append(file["path"])
-            elif high > undo.after:
+            elif high > after:
                 partly.append(file["path"])
-        return cls(table, pa.schema(snapshot.schema().to_arrow()), undo, tuple(whole), tuple(partly))
+        schema = pa.schema(snapshot.schema().to_arrow())
+        return cls(table, schema, after, spared, plan.through, tuple(whole), tuple(partly))
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -94,32 +80,24 @@ class UndoneFiles:
         return write_files(self.table, self.schema, staying, batch=batch, attempt=attempt)
 
     def stays(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Mask of the ``rows`` that stay."""
         numbers = rows.column(_BATCH)
-        stays = pc.less_equal(numbers, self.undo.after)
-        if self.undo.spared and self.undo.through is not None:
+        stays = pc.less_equal(numbers, self.after)
+        if self.spared and self.through is not None:
             ends = rows.column(_END).cast(pa.int64())
-            published = pc.is_in(numbers, pa.array(self.undo.spared, numbers.type))
-            stays = pc.or_(stays, pc.and_(published, pc.less_equal(ends, self.undo.through)))
+            published = pc.is_in(numbers, pa.array(self.spared, numbers.type))
+            stays = pc.or_(stays, pc.and_(published, pc.less_equal(ends, self.through)))
         return stays.fill_null(True)
 
 
 @dataclass(frozen=True)
 class ErasedKeys:
-    """Keys to take out.
+    """Keys to take out."""
 
-    Attributes
-    ----------
-    values
-        A row for each: values of some of the key columns, or of all.
-    texts
-        Each as a JSON object, as rows in quarantine have it.
-    every
-        All key columns of the pipeline, in order.
-    """
-
+    #: A row for each: values of some of the key columns, or of all.
     values: pa.Table
+    #: Each as a JSON object, as rows in quarantine have it.
     texts: tuple[str, ...]
+    #: All key columns of the pipeline, in order.
     every: tuple[str, ...]
 
     def needed(self, role: str, columns: Sequence[str]) -> list[str]:
@@ -230,7 +208,6 @@ class KeysFile:
         pq.write_table(table.replace_schema_metadata({_KEYS: json.dumps(keys.every)}), path, filesystem=fs)
 
     def read(self) -> ErasedKeys:
-        """The keys."""
         fs, path = self._place
         table = pq.read_table(path, filesystem=fs, use_threads=False)
         every = json.loads((table.schema.metadata or {})[_KEYS])
@@ -238,7 +215,6 @@ class KeysFile:
 
     @property
     def is_there(self) -> bool:
-        """Whether there is such a file."""
         fs, path = self._place
         return bool(fs.get_file_info(path).type == pa_fs.FileType.File)
 

@@ -44,54 +44,40 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
 
 @dataclass(frozen=True)
 class Savepoint:
-    """A savepoint's entry.
-
-    Attributes
-    ----------
-    batch
-        The newest batch that had been committed.
-    generation
-        Identity of the ledger.
-    to_version, source_id, source_mark
-        The position in the source, as of :class:`.Plan`.
-    seen, emitted
-        Progress along the axis, as of :class:`.Outcome`.
-    meaning, modules
-        What the state means, as of :class:`.Plan`.
-    totals
-        Sums over all batches.
-    schema
-        The state's columns (Delta JSON); null if there was no state.
-    files
-        Names of the state's files in the savepoint, with their numbers of rows.
-    """
+    """A savepoint's entry."""
 
     name: str
     created_at: str
     pipeline: str
+    #: The newest batch that had been committed.
     batch: int
+    #: Identity of the ledger.
     generation: str
+    #: The position in the source, as of :class:`.Plan`.
     to_version: int
     source_id: str
     source_mark: str | None
+    #: Progress along the axis, as of :class:`.Outcome`.
     seen: int | None
     emitted: int | None
+    #: What the state means, as of :class:`.Plan`.
     meaning: str
     modules: dict[str, str]
+    #: Sums over all batches.
     totals: Totals
+    #: The state's columns (Delta JSON); null if there was no state.
     schema: str | None = None
+    #: Names of the state's files in the savepoint, with their numbers of rows.
     files: dict[str, int] = field(default_factory=dict)
     size: int = 0
     format: int = FORMAT
 
     @property
     def at(self) -> datetime:
-        """When it was made."""
         return datetime.fromisoformat(self.created_at)
 
 
 def check_name(name: str) -> None:
-    """Raise ``SpecError`` unless ``name`` can name a savepoint."""
     if _NAME.fullmatch(name) is None:
         raise SpecError(f"savepoint {name!r}: expected at most 63 letters, digits, dots, hyphens and underscores, first a letter or digit")
 
@@ -128,17 +114,13 @@ def save(folder: str, state: str, facts: Mapping[str, Any]) -> Savepoint:
             files[copy], size = int(file["num_records"]), size + int(file["size_bytes"])
     entry = Savepoint(**facts, schema=schema, files=files, size=size)
     make_folder(f"{folder}/{name}")
-    _write_entry(f"{folder}/{name}", json.dumps(asdict(entry)).encode())
-    return entry
-
-
-def _write_entry(folder: str, content: bytes) -> None:
-    """Write the entry of the savepoint at ``folder``, whole or not at all: object storage does so by itself."""
-    files, first = store_of(folder), _UNFINISHED if local_path(folder) is not None else _ENTRY
-    with files.open_output_stream(first) as stream:
-        stream.write(content)
+    # The entry is written whole or not at all: object storage does so by itself.
+    store, first = store_of(f"{folder}/{name}"), _UNFINISHED if local_path(folder) is not None else _ENTRY
+    with store.open_output_stream(first) as stream:
+        stream.write(json.dumps(asdict(entry)).encode())
     if first != _ENTRY:
-        files.move(first, _ENTRY)
+        store.move(first, _ENTRY)
+    return entry
 
 
 def drop(folder: str, name: str) -> None:
@@ -170,10 +152,7 @@ def replaced_files(folder: str, batch: int) -> tuple[str, list[str]]:
 def restored(folder: str, entry: Savepoint, state: str, *, batch: int, attempt: str) -> Changes | None:
     """Write the rows of a savepoint to files of the state at ``state``; null if it has no state.
 
-    Raises
-    ------
-    SavepointError
-        If a file of the savepoint is gone or damaged.
+    Raises ``SavepointError`` if a file of the savepoint is gone or damaged.
     """
     if entry.schema is None:
         return None
@@ -238,7 +217,6 @@ def _link(source: str, path: str, target: str, name: str) -> None:
 
 
 def _clear(folder: str, name: str) -> None:
-    """Remove what is left of the savepoint ``name``."""
     for path in _files_in(folder, name):
         store_of(folder).delete_file(path)
     here = local_path(f"{folder}/{name}")

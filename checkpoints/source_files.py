@@ -37,28 +37,19 @@ Event = Literal["added", "changed", "removed", "forgotten"]
 
 @dataclass(frozen=True, slots=True)
 class SeenFile:
-    """A file of the folder as it was first seen, or as it was found changed or removed later; or ranges of offsets, new or lost.
+    """A file of the folder as it was first seen, or as it was found changed or removed later; or ranges of offsets, new or lost."""
 
-    Attributes
-    ----------
-    version
-        Its number, from 0 without gaps.
-    path
-        Relative to the folder. Of topics, JSON: topic -> partition -> offsets [begin, end).
-    mtime_ns
-        When it was last changed, in nanoseconds since 1970 by the clock of its file system; of offsets, when a run planned them.
-    digest
-        Digest of this and of all earlier files, apart from ``rows``.
-    rows
-        Number of rows of a new file; null if it has not been counted. Of offsets, how many they are.
-    """
-
+    #: Its number, from 0 without gaps.
     version: int
+    #: Relative to the folder. Of topics, JSON: topic -> partition -> offsets [begin, end).
     path: str
     size_bytes: int
+    #: When it was last changed, in nanoseconds since 1970 by the clock of its file system; of offsets, when a run planned them.
     mtime_ns: int
     event: Event
+    #: Digest of this and of all earlier files, apart from ``rows``.
     digest: str
+    #: Number of rows of a new file; null if it has not been counted. Of offsets, how many they are.
     rows: int | None = None
 
     @classmethod
@@ -89,12 +80,7 @@ class SeenFiles:
     def load(self) -> tuple[list[SeenFile], str | None]:
         """All files in order of their numbers, and the columns of the source; none and null if there is no table yet.
 
-        Raises
-        ------
-        LedgerError
-            If the table cannot be read.
-        LedgerCorruptError
-            If a row is damaged, missing or doubled.
+        Raises ``LedgerError`` if the table cannot be read; ``LedgerCorruptError`` if a row is damaged, missing or doubled.
         """
         with self._reporting("cannot be read"):
             try:
@@ -116,10 +102,7 @@ class SeenFiles:
     def add(self, files: Sequence[SeenFile], schema: str, *, after: int) -> None:
         """As :meth:`append`, to a record that had ``after`` rows when ``files`` were numbered.
 
-        Raises
-        ------
-        FencedError
-            If it has others now.
+        Raises ``FencedError`` if it has others now.
         """
         if not files:
             return
@@ -130,10 +113,7 @@ class SeenFiles:
     def append(self, files: Sequence[SeenFile], schema: str) -> None:
         """Add ``files``, which follow those that :meth:`load` has given; ``schema`` are the columns of the source.
 
-        Raises
-        ------
-        FencedError
-            If another process has appended since.
+        Raises ``FencedError`` if another process has appended since.
         """
         columns = zip(*(astuple(file) for file in files), strict=True)
         # Not repeated: of a table with many columns it is as large as thousands of rows.

@@ -58,7 +58,6 @@ FILE, FIELDS = "catalog-tables.json", ("source", "sink")
 
 
 def is_local(place: str) -> bool:
-    """Whether ``place`` is on this machine."""
     return local_path(place) is not None
 
 
@@ -70,10 +69,7 @@ def use_options(options: Mapping[str, Options]) -> None:
 def use_options_of(pipeline: Pipeline) -> None:
     """Register the ``storage_options`` of the tables of a spec; those of the sink also serve its checkpoints, unless these have some.
 
-    Raises
-    ------
-    SpecError
-        If a variable that they name is not set.
+    Raises ``SpecError`` if a variable that they name is not set.
     """
     tables = {"source": pipeline.source, "sink": pipeline.sink, "checkpoints": pipeline.checkpoints}
     own = {field: _filled(pipeline, field, table) for field, table in tables.items() if table is not None and table.storage_options}
@@ -112,15 +108,12 @@ def options_of(place: str) -> dict[str, str] | None:
     above = [own for own in _OPTIONS if there == own or there.startswith(f"{own.rstrip('/')}/")]
     own = _OPTIONS[max(above, key=len)] if above else {}
     # One spelling of aws_region, AWS_REGION and region, so that one replaces the other.
-    found |= {name if name.startswith(prefix) else f"{prefix}{name}": value for name, value in _upper(own)}
+    upper = {name.upper(): value for name, value in own.items()}
+    found |= {name if name.startswith(prefix) else f"{prefix}{name}": value for name, value in upper.items()}
     if prefix == "AWS_" and "AWS_ACCESS_KEY_ID" not in found:
         # Profiles, web identities and roles: delta-rs asks for them only at Amazon's own address, unless asked to.
         found.setdefault("AWS_FORCE_CREDENTIAL_LOAD", "true")
     return found
-
-
-def _upper(options: Options) -> list[tuple[str, str]]:
-    return [(name.upper(), value) for name, value in options.items()]
 
 
 def endpoint_of(place: str) -> str:
@@ -135,7 +128,6 @@ def table_at(place: str, version: int | None = None) -> DeltaTable:
 
 
 def is_table(place: str) -> bool:
-    """Whether there is a Delta table at ``place``."""
     return bool(DeltaTable.is_deltatable(place, options_of(place)))
 
 
@@ -295,10 +287,7 @@ def named(pipeline: Pipeline) -> dict[str, str]:
 def recorded(pipeline: Pipeline) -> dict[str, str]:
     """The recorded places of tables of catalogs, by the names of the tables.
 
-    Raises
-    ------
-    LedgerError
-        If the file of places cannot be read.
+    Raises ``LedgerError`` if the file of places cannot be read.
     """
     root = Places.of(pipeline).root
     store = store_of(root)

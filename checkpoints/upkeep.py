@@ -7,12 +7,11 @@ from collections.abc import Collection, Iterable
 from pathlib import PurePosixPath
 from urllib.parse import unquote
 
-import pyarrow as pa
 import pyarrow.fs as pa_fs
 
 from windowmill.checkpoints.committer import checkpoint
 from windowmill.checkpoints.data_files import is_ours, remove
-from windowmill.checkpoints.delta_tables import floor_of
+from windowmill.checkpoints.delta_tables import floor_of, sizes_of
 from windowmill.checkpoints.features import delta_rs_can_write
 from windowmill.checkpoints.stores import is_table, store_of, table_at
 
@@ -68,22 +67,6 @@ def vacuum(path: str, kept: Collection[str] = (), retention_hours: int = RETENTI
     Uncommitted files are removed too, except those ``kept``. If the table's folder also contains other data, only those of batches are.
     Without a retention those go, too, that count as removed later than now, by a clock that is ahead of this one.
     """
-    removed = _vacuumed(path, kept, retention_hours)
-    ahead = [] if retention_hours else old_files(path, kept)
-    remove(path, ahead)
-    return removed + len(ahead)
-
-
-def old_files(path: str, kept: Collection[str] = ()) -> list[str]:
-    """Files of the table at ``path`` that its newest version does not need, and that are its own, except those ``kept``."""
-    table, store = table_at(path), store_of(path)
-    there = {info.path for info in store.get_file_info(pa_fs.FileSelector("", recursive=True)) if info.type == pa_fs.FileType.File}
-    needed = {unquote(str(file)) for file in pa.table(table.get_add_actions(flatten=True)).column("path").to_pylist()}
-    data = [file for file in sorted(there - needed - {*kept}) if file.endswith(".parquet") and not file.startswith("_")]
-    return [file for file in data if is_ours(file) or _BY_DELTA_RS.fullmatch(file)]
-
-
-def _vacuumed(path: str, kept: Collection[str], retention_hours: int) -> int:
     table = table_at(path)
     every = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
     # deltalake 1.6.6 does not know deletion vector files: a full vacuum would remove them as leftovers.
@@ -91,7 +74,18 @@ def _vacuumed(path: str, kept: Collection[str], retention_hours: int) -> int:
     removed = len(table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False, full=not mixed and not kept))
     leftovers = [file for file in every if is_ours(file) and file not in kept] if mixed or kept else []
     remove(path, leftovers)
-    return removed + len(leftovers)
+    ahead = [] if retention_hours else old_files(path, kept)
+    remove(path, ahead)
+    return removed + len(leftovers) + len(ahead)
+
+
+def old_files(path: str, kept: Collection[str] = ()) -> list[str]:
+    """Files of the table at ``path`` that its newest version does not need, and that are its own, except those ``kept``."""
+    table, store = table_at(path), store_of(path)
+    there = {info.path for info in store.get_file_info(pa_fs.FileSelector("", recursive=True)) if info.type == pa_fs.FileType.File}
+    needed = {*map(unquote, sizes_of(table))}
+    data = [file for file in sorted(there - needed - {*kept}) if file.endswith(".parquet") and not file.startswith("_")]
+    return [file for file in data if is_ours(file) or _BY_DELTA_RS.fullmatch(file)]
 
 
 def _are_of_others(files: Iterable[str], path: str) -> bool:

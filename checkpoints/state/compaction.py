@@ -39,16 +39,7 @@ from windowmill.checkpoints.state.tables import (
     own_entries,
 )
 from windowmill.checkpoints.stores import is_table, table_at
-from windowmill.windowing.columnar.added_columns import (
-    BATCH,
-    BUCKET,
-    GAP,
-    KIND,
-    NUMBER_OF,
-    SLICE,
-    SUM,
-    TIME,
-)
+from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, GAP, KIND, NUMBER_OF, SLICE, SUM, TIME
 from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, NODE_LEVEL, POSITION, SEQUENCE, THROUGH, WAITING
 from windowmill.windowing.columnar.rows import are_among, codes_of
 from windowmill.windowing.kernels.lift import int64_of
@@ -73,12 +64,8 @@ def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
     Reads only the Delta log, and with ``lay_out`` footers of large files.
 
     Files are merged with newer ones if these together have at least half as many rows. So each row is rewritten a logarithmic number of
-    times, and at most about half of the rows of an old file are superseded.
-
-    Parameters
-    ----------
-    lay_out
-        Whether also a large file of one batch is to be rewritten in the order in which it is searched.
+    times, and at most about half of the rows of an old file are superseded. With ``lay_out`` a large file of one batch is also rewritten
+    in the order in which it is searched.
     """
     table = table_at(path)
     groups = by_batches(files_of(table))
@@ -97,12 +84,6 @@ def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
         if from_here < len(groups) and sum(group.bytes for group in groups[from_here:]) <= COMPACTED_BYTES:
             return groups[from_here].first
     return None
-
-
-def rows_of_group(files: Sequence[Mapping[str, Any]]) -> int:
-    """Rows of a row group in a table of ``files``: fewer if they are wide, but not so few that footers are long."""
-    rows, size = (sum(int(file[name]) for file in files) for name in ("num_records", "size_bytes"))
-    return min(GROUP_ROWS, max(GROUP_ROWS // 16, GROUP_BYTES * rows // max(1, size), 1))
 
 
 def _is_unsorted(table: DeltaTable, file: Mapping[str, Any]) -> bool:
@@ -132,12 +113,8 @@ def search_order(keys: Sequence[str], *, live: bool) -> list[str]:
 def needed_rows(state: str, keys: Sequence[str], where: str, *, live: bool, removes: bool = True) -> str:
     """The SQL query for the rows of ``state`` that satisfy ``where`` and that a batch after them all may need.
 
-    Parameters
-    ----------
-    live
-        Whether the table has windows that evict by a delta, whose nodes supersede one another.
-    removes
-        Whether no older rows are left that a node without live tuples supersedes, so that it is not needed.
+    ``live`` says that the table has windows that evict by a delta, whose nodes supersede one another; ``removes``, that no older rows are
+    left that a node without live tuples supersedes, so that it is not needed.
     """
     of_key = [*keys, SEQUENCE]
     renamed = [f'"_ key {number}"' for number in range(len(of_key))]
@@ -223,16 +200,9 @@ def compact_entries(
     These are superseded entries of the log of live rows; superseded rows of keys, applied tuples, and nodes over positions that begin
     before all windows; superseded spans. Partials of slices and sessions stay, or those that are ``needed``, if given. Rows of
     ``before_batch`` itself, which a failed attempt may have left, stay. Nodes over positions are sorted, and cut into row groups, as
-    they are searched. A table with features that delta-rs cannot write is left as it is.
-
-    Parameters
-    ----------
-    layouts
-        Layouts of the parts whose rows are in the table.
-    spans
-        Columns of which each row of spans has a value in one.
-    first
-        The first batch whose rows are rewritten, and no older ones; null for all. Only where all windows go over positions.
+    they are searched. A table with features that delta-rs cannot write is left as it is. The parts whose rows are in the table have these
+    ``layouts``, and each row of spans has a value in one of the columns ``spans``. Where all windows go over positions, only rows from the
+    batch ``first`` on may be rewritten.
     """
     table = table_at(path)
     if not delta_rs_can_write(table):
@@ -241,7 +211,11 @@ def compact_entries(
     since = "true" if first is None else f"{BATCH} >= {first}"
     removes = first is None or all(batches_of(file)[0] >= first for file in files_of(table))
     query = _kept(schema, f"{BATCH} < {before_batch} AND {since}", before_batch, layouts, needed, spans, removes=removes)
-    group = rows_of_group(files_of(table)) if "positions" in layouts else None
+    group = None
+    if "positions" in layouts:
+        rows, size = (sum(int(file[name]) for file in files_of(table)) for name in ("num_records", "size_bytes"))
+        # Fewer rows of a row group if they are wide, but not so few that footers are long.
+        group = min(GROUP_ROWS, max(GROUP_ROWS // 16, GROUP_BYTES * rows // max(1, size), 1))
     before = number_of_rows(table)
     # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
     write_deltalake(
@@ -279,7 +253,7 @@ def _kept(
 
     def of_slices(own: str) -> str:
         rows = f"state WHERE {own}"
-        return f"{NeededRows.all_but_old_spans(keys, spans, before_batch).latest_of(rows) if spans else rows} AND {still}"
+        return f"{NeededRows.spans(keys, spans, before_batch).latest_of(rows) if spans else rows} AND {still}"
 
     kept_of: Mapping[StateLayout, Callable[[str], str]] = {
         "slices": of_slices,
@@ -298,15 +272,7 @@ def _kept(
 
 
 def replacing(path: str, built: Changes | None, kept: tuple[DataFile, ...] = ()) -> Changes | None:
-    """The changes of the state at ``path`` by which the rows that a batch has ``built`` replace all that are there.
-
-    Parameters
-    ----------
-    built
-        What the batch adds; null for nothing.
-    kept
-        Files with rows that stay, as of :func:`keep`.
-    """
+    """The changes of the state at ``path`` by which the rows that a batch has ``built`` replace all but those that :func:`keep` kept."""
     if not is_table(path):
         return built
     table = newest(path)

@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import QueryBuilder
 
+from windowmill.checkpoints.delta_tables import sizes_of
 from windowmill.checkpoints.quoting import quoted, sql_text
 from windowmill.checkpoints.state.compaction import needed_rows
 from windowmill.checkpoints.state.reading import OpenSessions, rows_of, rows_of_spans
@@ -46,15 +47,7 @@ from windowmill.windowing.kernels.combine import Ints
 
 
 class Inspection:
-    """A state table at its newest version, as the batch ``before_batch`` would see it.
-
-    Parameters
-    ----------
-    keys
-        The pipeline's key columns.
-    before_batch
-        The batch that would restore from the table; rows that a failed attempt at it left do not count.
-    """
+    """A state table at its newest version, as the batch ``before_batch`` would see it: without rows that a failed attempt at it left."""
 
     def __init__(self, path: str, keys: Sequence[str], before_batch: int) -> None:
         self._table = table_at(path)
@@ -63,7 +56,7 @@ class Inspection:
 
     def files(self) -> dict[str, int]:
         """The table's version, and its numbers of files, bytes and entries."""
-        sizes = pa.table(self._table.get_add_actions(flatten=True)).column("size_bytes").to_pylist()
+        sizes = sizes_of(self._table).values()
         return {"version": self._table.version(), "files": len(sizes), "bytes": sum(sizes), "entries": number_of_rows(self._table)}
 
     def largest_keys(self, limit: int) -> list[dict[str, Any]]:
@@ -329,10 +322,7 @@ def key_value(text: str | None, kind: pa.DataType, name: str) -> Any:
     >>> key_value("7", pa.int32(), "id"), key_value(None, pa.string(), "name")
     (7, None)
 
-    Raises
-    ------
-    SpecError
-        If ``text`` is not a value of type ``kind``.
+    Raises ``SpecError`` if ``text`` is not a value of type ``kind``.
     """
     if text is None:
         return None

@@ -32,7 +32,6 @@ from windowmill.checkpoints.state.reading import (
     rows_before,
 )
 from windowmill.checkpoints.state.tables import StateTable, files_of
-from windowmill.checkpoints.stores import store_of
 from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, DUE, KIND
 from windowmill.windowing.columnar.hashes import KeyFilter, KeysOfShare, buckets_of
 from windowmill.windowing.columnar.position_reads import Bounds, Demand, arriving_values, split_nodes
@@ -53,7 +52,6 @@ _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 class _Large:
     """A file of which row groups are chosen; ``span`` gives the least and greatest value of a column in a row group, if known."""
 
-    path: str
     parquet: pq.ParquetFile
     places: Mapping[str, int]
 
@@ -84,14 +82,8 @@ class _Large:
 class SearchedRows:
     """Searches the rows over positions of earlier batches for what a batch needs; reads nothing beyond ``limit``.
 
-    Parameters
-    ----------
-    small
-        Rows in memory, with the columns of the state.
-    large
-        Files of which row groups are chosen.
-    only
-        The keys of which rows of these files are read; null for all.
+    These are ``small`` rows in memory, with the columns of the state, and ``large`` files of which row groups are chosen, and of these
+    rows of the keys ``only``, if given.
     """
 
     def __init__(
@@ -104,10 +96,7 @@ class SearchedRows:
     def of_table(cls, table: DeltaTable, stage: PositionStage, limit: ReadLimit, only: KeysOfShare | None = None) -> Self:
         """The rows of the position table ``table``, of the keys ``only`` if given; reads its small files whole.
 
-        Raises
-        ------
-        StateCorruptError
-            If a file does not match the table's log, or lacks a column.
+        Raises ``StateCorruptError`` if a file does not match the table's log, or lacks a column.
         """
         files = [file for file in files_of(table) if only is None or only.may_be_in(file)]
         files.sort(key=lambda file: int(file["size_bytes"]))
@@ -147,7 +136,7 @@ class SearchedRows:
 
         They have all columns of the state. A few rows of other keys may be among them.
         """
-        groups = [(file, self._with_entries(file)) for file in self._large]
+        groups = [(file, [group for group in self._groups(file) if file.span(group, KIND) != (NODE, NODE)]) for file in self._large]
         if self._exceed(groups):
             return None
         keys = KeyFilter(self._stage.keys)
@@ -166,9 +155,6 @@ class SearchedRows:
         early = [(file, [group for group in numbers if (file.span(group, DUE) or (_LEAST,))[0] <= watermark]) for file, numbers in groups]
         rows = [self._small.select(columns), *self._read(early, columns)]
         return pa.concat_tables([part.filter(pc.less_equal(part.column(DUE), watermark)).select(self._stage.keys) for part in rows])
-
-    def _with_entries(self, file: _Large) -> list[int]:
-        return [group for group in self._groups(file) if file.span(group, KIND) != (NODE, NODE)]
 
     def _groups(self, file: _Large) -> list[int]:
         """The row groups of ``file`` that may hold rows of the keys whose rows are read."""
@@ -246,20 +232,15 @@ def applied_before(stage: PositionStage) -> Where:
 
 
 def _opened(table: DeltaTable, file: Mapping[str, Any], columns: Sequence[str]) -> _Large:
-    parquet = _open(table, file)
+    parquet = open_file(table.table_uri, file)
     schema = parquet.metadata.schema
     places = {schema.column(number).path: number for number in range(len(schema))}
     require_columns(table.table_uri, parquet.schema_arrow.names, columns)
-    return _Large(file["path"], parquet, places)
-
-
-def _open(table: DeltaTable, file: Mapping[str, Any]) -> pq.ParquetFile:
-    return open_file(store_of(table.table_uri), table.table_uri, file)
+    return _Large(parquet, places)
 
 
 def footer(table: DeltaTable, file: Mapping[str, Any]) -> pq.FileMetaData:
-    """The footer of ``file``, an entry of the log of ``table``."""
-    parquet = _open(table, file)
+    parquet = open_file(table.table_uri, file)
     try:
         return parquet.metadata
     finally:
@@ -305,16 +286,12 @@ def _needed(rows: pa.Table, demand: Demand, keys: pa.Table) -> Ints:
 class PositionTable(StateTable):
     """The table at ``path`` of one pipeline's windows over positions, with the columns of ``schema``, which include checksums."""
 
-    def empty(self) -> pa.Table:
-        """A table without rows."""
-        return self._schema.empty_table()
-
     def read(self, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
         """The rows of the batches before that of ``stage`` that new ``rows`` need, read by this process; none if they exceed ``limit``.
 
         The caller verifies the checksums.
         """
         if not self._exists:
-            return self.empty()
+            return self._schema.empty_table()
         with reporting_damage(self._path):
             return SearchedRows.of_table(newest(self._path), stage, limit, self._only).needed(rows)

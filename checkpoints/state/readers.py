@@ -1,10 +1,10 @@
-"""Readers of the state, one for each kind of part: of the state table, or of a state in memory."""
+"""The state of a pipeline as its parts read it: the state table, or rows in memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -26,69 +26,16 @@ _MAX_TABLES = 64
 FEW_ROWS = 4_096
 
 
-class PartialReader(Protocol):
-    """Reads slices or sessions; methods as those of :class:`.PartialTable`."""
-
-    def read(self, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None: ...
-
-
-class PositionReader(Protocol):
-    """Reads windows over positions; methods as those of :class:`.PositionTable`."""
-
-    def read(self, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None: ...
-
-
-class LogReader(Protocol):
-    """Reads live rows; methods as those of :class:`.LogTable`."""
-
-    def read(
-        self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit
-    ) -> pa.Table | None: ...
-
-
-class State(Protocol):
-    """The state of one pipeline."""
-
-    @property
-    def name(self) -> str:
-        """What messages call it."""
-        ...
-
-    @property
-    def holds_nodes(self) -> bool:
-        """Whether it may hold nodes over slices."""
-        ...
-
-    def partials(self, schema: pa.Schema, /) -> PartialReader:
-        """Reads slices, or sessions, with the columns of ``schema``."""
-        ...
-
-    def positions(self, schema: pa.Schema, /) -> PositionReader:
-        """Reads windows over positions, with the columns of ``schema``."""
-        ...
-
-    def log(self, schema: pa.Schema, may_lack: Collection[str], /) -> LogReader:
-        """Reads live rows, with the columns of ``schema``, of which the state may lack some until a batch adds them."""
-        ...
-
-
 @dataclass(frozen=True)
 class DeltaState:
-    """The state table at the path ``name``.
-
-    Attributes
-    ----------
-    check
-        Verifies rows.
-    replaced
-        Whether a batch replaces all rows.
-    only
-        The keys whose rows are read; null for all.
-    """
+    """The state table at the path ``name``."""
 
     name: str
+    #: Verifies rows.
     check: RowCheck
+    #: Whether a batch replaces all rows.
     replaced: bool = False
+    #: The keys whose rows are read; null for all.
     only: KeysOfShare | None = None
 
     @property
@@ -96,14 +43,17 @@ class DeltaState:
         # Other batches go on with the columns that the rows have.
         return self.replaced or not is_table(self.name) or has_nodes(self.name)
 
-    def partials(self, schema: pa.Schema, /) -> PartialTable:
-        return PartialTable(self.name, schema, self.check, self.only)
+    def partials(self, schema: pa.Schema, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
+        """As :meth:`.PartialTable.read`, with the columns of ``schema``."""
+        return PartialTable(self.name, schema, self.check, self.only).read(wanted, before_batch=before_batch, limit=limit)
 
-    def positions(self, schema: pa.Schema, /) -> PositionTable:
-        return PositionTable(self.name, schema, self.check, self.only)
+    def positions(self, schema: pa.Schema, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
+        """As :meth:`.PositionTable.read`, with the columns of ``schema``."""
+        return PositionTable(self.name, schema, self.check, self.only).read(stage, rows, limit)
 
-    def log(self, schema: pa.Schema, may_lack: Collection[str], /) -> LogTable:
-        return LogTable(self.name, schema, self.check, self.only, may_lack=may_lack)
+    def log(self, schema: pa.Schema, may_lack: Collection[str], touched: pa.Table, keys: Mapping[str, str], **at: Any) -> pa.Table | None:
+        """As :meth:`.LogTable.read`, with the columns of ``schema``, of which the state may lack some until a batch adds them."""
+        return LogTable(self.name, schema, self.check, self.only, may_lack=may_lack).read(touched, keys, **at)
 
 
 class MemoryState:
@@ -130,11 +80,6 @@ class MemoryState:
         if len(tables) > _MAX_TABLES:
             tables[:] = [pa.concat_tables(tables).combine_chunks()]
 
-    def rows_of(self, schema: pa.Schema) -> pa.Table:
-        """The rows of the part whose rows have the columns of ``schema``."""
-        tables = self._tables.get(frozenset(schema.names), ())
-        return pa.concat_tables([schema.empty_table(), *(table.select(schema.names) for table in tables)])
-
     def drop(self, schema: pa.Schema, needed: Callable[[pa.Table], Bools]) -> None:
         """Drop those rows of a part that are not ``needed``, if its rows have doubled since they were last dropped."""
         part = frozenset(schema.names)
@@ -144,51 +89,39 @@ class MemoryState:
             tables[:] = [rows.filter(pa.array(needed(rows))).combine_chunks()]
             self._left[part] = len(tables[0])
 
-    def partials(self, schema: pa.Schema, /) -> MemoryPartials:
-        """Reads slices, or sessions, with the columns of ``schema``."""
-        return MemoryPartials(self, schema)
-
-    def positions(self, schema: pa.Schema, /) -> MemoryPositions:
-        """Reads windows over positions, with the columns of ``schema``."""
-        return MemoryPositions(self, schema)
-
-    def log(self, schema: pa.Schema, _may_lack: Collection[str], /) -> MemoryLog:
-        """Reads live rows, with the columns of ``schema``, none of which is missing."""
-        return MemoryLog(self, schema)
-
-
-@dataclass(frozen=True)
-class _Reader:
-    state: MemoryState
-    schema: pa.Schema
-
-    def _chosen(self, wanted: Where) -> pa.Table:
-        return self.state.rows_of(self.schema).filter(wanted.expression)
-
-
-class MemoryPartials(_Reader):
-    """As :class:`windowmill.checkpoints.state.tables.PartialTable`."""
-
-    def read(self, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
+    def partials(self, schema: pa.Schema, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
         """The ``wanted`` rows, without checksums; none if they exceed ``limit``."""
-        rows = self._chosen(rows_before(before_batch) & rows_of(wanted))
+        rows = self._chosen(schema, rows_before(before_batch) & rows_of(wanted))
         return without_checksums(rows) if rows.num_rows <= limit.rows else None
 
-
-class MemoryPositions(_Reader):
-    """As :class:`windowmill.checkpoints.state.positions.PositionTable`."""
-
-    def read(self, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
+    def positions(self, schema: pa.Schema, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
         """The rows that new ``rows`` need; none if they exceed ``limit``."""
-        self.state.drop(self.schema, lambda stored: are_needed(stored, stage.keys))
-        return SearchedRows(stage, limit, self._chosen(applied_before(stage))).needed(rows)
+        self.drop(schema, lambda stored: are_needed(stored, stage.keys))
+        return SearchedRows(stage, limit, self._chosen(schema, applied_before(stage))).needed(rows)
 
-
-class MemoryLog(_Reader):
-    """As :class:`windowmill.checkpoints.state.tables.LogTable`."""
-
-    def read(self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit) -> pa.Table | None:
+    def log(
+        self,
+        schema: pa.Schema,
+        may_lack: Collection[str],  # noqa: ARG002 - none is missing
+        touched: pa.Table,
+        keys: Mapping[str, str],
+        *,
+        before_batch: int,
+        watermark: int,
+        limit: ReadLimit,
+    ) -> pa.Table | None:
         """The entries of the keys that are in ``touched`` or due by ``watermark``, without checksums; none if the log exceeds ``limit``."""
-        self.state.drop(self.schema, lambda stored: are_latest(stored, list(keys.values())))
-        entries = without_checksums(self._chosen(entries_before(self.schema.names, before_batch)))
-        return of_keys(entries, touched, list(keys.values()), watermark) if entries.num_rows <= limit.rows else None
+        columns = list(keys.values())
+        self.drop(schema, lambda stored: are_latest(stored, columns))
+        entries = without_checksums(self._chosen(schema, entries_before(schema.names, before_batch)))
+        return of_keys(entries, touched, columns, watermark) if entries.num_rows <= limit.rows else None
+
+    def _chosen(self, schema: pa.Schema, wanted: Where) -> pa.Table:
+        """The ``wanted`` rows of the part whose rows have the columns of ``schema``."""
+        tables = self._tables.get(frozenset(schema.names), ())
+        rows = pa.concat_tables([schema.empty_table(), *(table.select(schema.names) for table in tables)])
+        return rows.filter(wanted.expression)
+
+
+#: The state of one pipeline.
+State = DeltaState | MemoryState

@@ -20,7 +20,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
@@ -217,21 +216,14 @@ Wanted = Span | Selection | OpenSessions | WithSpans
 
 @dataclass(frozen=True, slots=True)
 class ReadLimit:
-    """Limits on what this process reads of the state table without Spark.
+    """Limits on what this process reads of the state table without Spark."""
 
-    Attributes
-    ----------
-    span_bytes
-        Size of the files that may hold a span of slices, open sessions, or live rows; a read takes most of them.
-    searched_bytes
-        Size of the files that are searched for nodes; a read takes little of them, because a level's rows are stored together. Of windows
-        over positions: size of the row groups that are searched, before compression.
-    rows
-        Number of rows read, or of rows in the files that may hold a span, open sessions or live rows, or in a row group that is searched.
-    """
-
+    #: Size of the files that may hold a span of slices, open sessions, or live rows; a read takes most of them.
     span_bytes: int
+    #: Size of the files that are searched for nodes; a read takes little of them, because a level's rows are stored together. Of windows
+    #: over positions: size of the row groups that are searched, before compression.
     searched_bytes: int
+    #: Number of rows read, or of rows in the files that may hold a span, open sessions or live rows, or in a row group that is searched.
     rows: int
 
     def is_exceeded(self, wanted: Wanted, files: Sequence[Mapping[str, Any]]) -> bool:
@@ -270,7 +262,6 @@ def rows_of_spans(columns: Collection[str]) -> Where:
 
 
 def rows_of(wanted: Wanted) -> Where:
-    """The ``wanted`` rows."""
     match wanted:
         case WithSpans():
             spans = rows_of_spans(wanted.columns)
@@ -295,29 +286,17 @@ def rows_of(wanted: Wanted) -> Where:
 def read_whole(
     table: DeltaTable, files: Sequence[Mapping[str, Any]], schema: pa.Schema, where: pc.Expression, *, may_lack: Collection[str] = ()
 ) -> pa.Table:
-    """The rows of ``files`` for which ``where`` holds, with the columns of ``schema``.
+    """The rows of ``files``, entries of the log, for which ``where`` holds; columns that they ``may_lack`` are null there.
 
-    Parameters
-    ----------
-    files
-        Rows of ``DeltaTable.get_add_actions(flatten=True)``.
-    may_lack
-        Columns that are null in files without them.
-
-    Raises
-    ------
-    StateCorruptError
-        If a file does not match the table's log.
-    pyarrow.ArrowException, OSError
-        If a file cannot be read.
+    Raises ``StateCorruptError`` if a file does not match the table's log; ``ArrowException`` or ``OSError`` if a file cannot be read.
     """
     parts = [read_file(table.table_uri, file, schema, may_lack).filter(where) for file in files]
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
-def open_file(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any]) -> pq.ParquetFile:
+def open_file(uri: str, file: Mapping[str, Any]) -> pq.ParquetFile:
     """The Parquet file of the log's entry ``file`` in the table at ``uri``; raises as :func:`read_whole`. The caller closes it."""
-    opened = store.open_input_file(file["path"])
+    opened = store_of(uri).open_input_file(file["path"])
     # Compare the size before trusting the footer or allocating memory for it.
     _same(uri, file["path"], "bytes", opened.size(), file["size_bytes"])
     parquet = pq.ParquetFile(opened, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
@@ -327,7 +306,7 @@ def open_file(store: pa_fs.FileSystem, uri: str, file: Mapping[str, Any]) -> pq.
 
 def read_file(uri: str, file: Mapping[str, Any], schema: pa.Schema, may_lack: Collection[str]) -> pa.Table:
     """All rows of a file of the table at ``uri``; raises as :func:`read_whole`."""
-    parquet = open_file(store_of(uri), uri, file)
+    parquet = open_file(uri, file)
     try:
         stored = parquet.schema_arrow.names
         require_columns(uri, [*stored, *may_lack], schema.names)
@@ -365,21 +344,12 @@ def may_lack(column: str) -> bool:
 
 
 def open_state(path: str, *, left_at: int | None) -> RowCheck:
-    """Check the state table at ``path``, if it exists; returns the check for its rows.
+    """Check the state table at ``path``, if it exists, which the last batch that wrote to it left at version ``left_at``, null if none has.
 
-    Parameters
-    ----------
-    left_at
-        Version of the table after the last batch that wrote to it, from the ledger; null if no batch has.
+    Returns the check for its rows.
 
-    Raises
-    ------
-    StateMissingError
-        If a batch has written state, but the table is missing or at an older version.
-    StateCorruptError
-        If its log cannot be read.
-    StateError
-        If its format is another.
+    Raises ``StateMissingError`` if a batch has written state, but the table is missing or at an older version; ``StateCorruptError`` if its
+    log cannot be read; ``StateError`` if its format is another.
     """
     with reporting_damage(path):
         try:

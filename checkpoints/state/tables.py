@@ -98,11 +98,6 @@ class StateTable:
         self._check = RowCheck(path) if check is None else check
         self._exists = is_table(path)
 
-    @property
-    def schema(self) -> pa.Schema:
-        """Columns of the table."""
-        return self._schema
-
     def _rows(
         self,
         table: DeltaTable,
@@ -114,19 +109,10 @@ class StateTable:
         *,
         checked: Where | None = None,
     ) -> pa.Table | None:
-        """The ``wanted`` rows, read by this process; none if there are more than ``most_rows``.
+        """The ``wanted`` rows of a table of these ``files``, read by this process; none if there are more than ``most_rows``.
 
-        Parameters
-        ----------
-        files
-            All files of the table.
-        schema
-            The columns to read.
-        may_lack
-            Columns that are null where the table lacks them.
-        checked
-            Has the rows read verified. Of a table read whole these are the rows that are verified before the ``wanted`` ones are chosen,
-            which damage could hide. Null leaves verifying to the caller.
+        Columns that it ``may_lack`` are null there. ``checked`` has the rows read verified: of a table read whole these are verified before
+        the ``wanted`` ones are chosen, which damage could hide. Null leaves verifying to the caller.
         """
         if self._only is not None:
             files = [file for file in files if self._only.may_be_in(file)]
@@ -219,7 +205,6 @@ def by_batches(files: Sequence[Mapping[str, Any]]) -> list[BatchFiles]:
 
 
 def number_of_rows(table: DeltaTable) -> int:
-    """Number of rows of ``table``, from its log."""
     return sum(file["num_records"] for file in files_of(table))
 
 
@@ -286,10 +271,6 @@ class PartialTable(StateTable):
             rows = self._rows(table, files, self._schema, rows_before(before_batch) & where, limit.rows, checked=checked)
             return rows if rows is None or checked is None else without_checksums(rows)
 
-    def files_with(self, wanted: Wanted) -> list[dict[str, Any]]:
-        """The log's entry of each file that may hold ``wanted`` rows."""
-        return [file for file in files_of(newest(self._path)) if rows_of(wanted).may_hold(file)]
-
 
 def has_nodes(path: str) -> bool:
     """Whether the state table at ``path`` has the column of nodes; batches that do not replace the whole state do not add it."""
@@ -298,20 +279,13 @@ def has_nodes(path: str) -> bool:
 
 @dataclass(frozen=True)
 class NeededRows:
-    """The rows that a later batch may read.
+    """The rows that a later batch may read."""
 
-    Attributes
-    ----------
-    where
-        Which they are.
-    expired
-        Rows of the same parts that no batch reads any more.
-    superseded
-        The SQL expression that finds, of the needed rows, those that later batches have superseded.
-    """
-
+    #: Which they are.
     where: Where
+    #: Rows of the same parts that no batch reads any more.
     expired: Where = NOTHING
+    #: The SQL expression that finds, of the needed rows, those that later batches have superseded.
     superseded: str = "false"
 
     @classmethod
@@ -321,7 +295,6 @@ class NeededRows:
 
     @classmethod
     def sessions(cls, wanted: OpenSessions) -> NeededRows:
-        """Fragments of open sessions."""
         closed = (ColumnComparison(GAP, "=", gap) & ColumnComparison(LAST, "<=", wanted.last_after(gap)) for gap in wanted.gaps)
         return cls(rows_of(wanted), Either(tuple(closed)))
 
@@ -339,7 +312,6 @@ class NeededRows:
         return replace(cls.spans(keys, columns, before_batch), where=EVERYTHING)
 
     def __or__(self, other: NeededRows) -> NeededRows:
-        """The rows that either needs."""
         superseded = f"{self.superseded} OR {other.superseded}"
         return NeededRows(self.where | other.where, self.expired | other.expired, superseded)
 
@@ -393,12 +365,9 @@ def _fit(group: BatchFiles) -> bool:
 
 
 class LogTable(StateTable):
-    """The log of one pipeline's live rows at ``path``; see :mod:`windowmill.windowing.columnar.keyed`.
+    """The log of one pipeline's live rows at ``path``, which may lack columns until a batch adds them.
 
-    Parameters
-    ----------
-    may_lack
-        Columns that the table lacks until a batch adds them.
+    See :mod:`windowmill.windowing.columnar.keyed`.
     """
 
     def __init__(
@@ -416,12 +385,8 @@ class LogTable(StateTable):
     def read(self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit) -> pa.Table | None:
         """All entries of the keys that are in ``touched`` or due by ``watermark``, as of the batches before ``before_batch``.
 
-        They are verified, and without their checksums; none if the log exceeds ``limit``. A run reads the whole log once.
-
-        Parameters
-        ----------
-        touched
-            New rows, with the log's columns.
+        They are verified, and without their checksums; none if the log exceeds ``limit``. A run reads the whole log once. New rows, those
+        ``touched``, have the log's columns.
         """
         if not self._exists:
             return self._schema.empty_table()
@@ -496,10 +461,7 @@ def latest_entries(log: str, keys: Sequence[str], where: str) -> str:
 def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
     """Schema of the state table of a pipeline's ``parts``: keys and their bucket, leading columns, spans, others, checksum.
 
-    Raises
-    ------
-    SpecError
-        If a column would mean different things, or differ from another in case alone.
+    Raises ``SpecError`` if a column would mean different things, or differ from another in case alone.
     """
     n_keys = len(pipeline.keys)
     # Keys are the columns before the first of these; those of live rows alone have names of their own.

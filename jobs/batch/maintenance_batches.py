@@ -25,7 +25,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import BackfillPlan, FoldPlan, Plan, PurgePlan, RestatePlan, RestorePlan
 from windowmill.checkpoints.replacing import ReplacedRange
-from windowmill.checkpoints.rewriting import Undo, UndoneFiles
+from windowmill.checkpoints.rewriting import UndoneFiles
 from windowmill.checkpoints.savepoints import Savepoint, replaced_files
 from windowmill.checkpoints.state.compaction import replacing
 from windowmill.checkpoints.state.tables import files_of
@@ -413,7 +413,7 @@ def _undone(role: str, path: str, plan: RestorePlan, folder: str, replacing: Map
     if not is_table(path):
         return None
     table = table_at(path)
-    files = UndoneFiles.of(path, table, Undo.by(plan, role))
+    files = UndoneFiles.of(path, table, plan, role=role)
     if not files.files and not any(each.removes for each in replacing.values()):
         return None
     reason = beyond_delta_rs(role, table, Changes(removes=files.files))

@@ -67,7 +67,7 @@ class PartialsWanted:
 
     def read(self, state: State, rows: pa.Table | None, limit: ReadLimit) -> pa.Table | None:  # noqa: ARG002 - as the other kinds
         """Read them in this process, as new ``rows`` need them; null if they exceed ``limit``."""
-        return state.partials(self.schema).read(self.wanted, before_batch=self.before_batch, limit=limit)
+        return state.partials(self.schema, self.wanted, before_batch=self.before_batch, limit=limit)
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,8 @@ class PositionsWanted:
     stage: PositionStage
 
     def read(self, state: State, rows: pa.Table | None, limit: ReadLimit) -> pa.Table | None:
-        return state.positions(self.schema).read(self.stage, self.stage.state.rows.empty_table() if rows is None else rows, limit)
+        new = self.stage.state.rows.empty_table() if rows is None else rows
+        return state.positions(self.schema, self.stage, new, limit)
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ class EntriesWanted:
         touched = self.schema.empty_table().select(list(self.keys.values()))
         if rows is not None:
             touched = rows.select(list(self.keys)).rename_columns(touched.column_names)
-        log = state.log(self.schema, self.may_lack)
-        return log.read(touched, self.keys, before_batch=self.before_batch, watermark=self.watermark, limit=limit)
+        before, watermark = self.before_batch, self.watermark
+        return state.log(self.schema, self.may_lack, touched, self.keys, before_batch=before, watermark=watermark, limit=limit)
 
 
 #: Rows of the state that a part needs.

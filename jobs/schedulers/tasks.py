@@ -21,7 +21,10 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.quoting import backquoted
+from windowmill.checkpoints.state.reading import rows_of
+from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs import json_lines
 from windowmill.jobs.conditions.spark import failing, truth
@@ -199,7 +202,8 @@ def load(part: Part, new: FileRows | NumberedRows | None, emission: Emission, st
     if wanted is not None and is_table(state.name):
         most = 0
         if isinstance(wanted, PartialsWanted):
-            most = sum(int(file["num_records"]) for file in state.partials(wanted.schema).files_with(wanted.wanted))
+            where = rows_of(wanted.wanted)
+            most = sum(int(file["num_records"]) for file in files_of(newest(state.name)) if where.may_hold(file))
         stored = StoredRows(state, wanted, most)
     work = part.map_reduce(emission, has_late=survey is not None and survey.has_late)
     return Exchange(spark, work, None if new is None else new.source(work), stored, shuffle_partitions(batch, spark))

@@ -1,4 +1,4 @@
-"""A pipeline that has published two batches."""
+"""A pipeline that has published two batches, and where a ledger lies."""
 
 from __future__ import annotations
 
@@ -13,3 +13,8 @@ def pipeline(tmp_path) -> Pipeline:
     for _ in range(2):
         made.run()
     return made
+
+
+@pytest.fixture
+def path(tmp_path) -> str:
+    return str(tmp_path / "ledger")

@@ -11,18 +11,16 @@ import argparse
 import random
 import resource
 import shutil
-import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
+from tests.checkpoints.fuzz_ledger import ALLOCATED_BYTES, damaged, outcome
 from tests.golden.make import HERE
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
@@ -30,32 +28,9 @@ from windowmill.checkpoints.state.reading import ReadLimit, open_state
 from windowmill.checkpoints.state.tables import PartialTable
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.hashes import RowCheck, row_checksums
-from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.grids import Span
 
-#: What reading may take beyond the size of what is read.
-MAX_BYTES = 64 << 20
 GOLDEN = ("slices", "nodes", "integers", "open")
-
-
-def damaged(data: bytes, rng: random.Random) -> bytes:
-    """``data`` with a bit flipped, bytes overwritten, zeroed, cut, moved or put in."""
-    place = rng.randrange(len(data))
-    length = min(len(data) - place, 1 << rng.randrange(8))
-    match rng.randrange(8):
-        case 0 | 1 | 2:
-            return data[:place] + bytes([data[place] ^ 1 << rng.randrange(8)]) + data[place + 1 :]
-        case 3:
-            return data[:place] + rng.randbytes(length) + data[place + length :]
-        case 4:
-            return data[:place] + bytes(length) + data[place + length :]
-        case 5:
-            return data[:place]
-        case 6:
-            other = rng.randrange(len(data))
-            return data[:place] + data[other : other + length] + data[place + length :]
-        case _:
-            return data[:place] + rng.randbytes(length) + data[place:]
 
 
 def golden_rows(case: str) -> pa.Table:
@@ -75,7 +50,7 @@ def fuzz_rows(examples: int, rng: random.Random) -> Counter[str]:
         other = np.frombuffer(damaged(numbers, rng)[: len(numbers)].ljust(len(numbers), b"\0"), np.int64)
         changed = pa.array(other, mask=column.is_null().to_numpy(zero_copy_only=False)).view(column.type)
         table = rows.set_column(at, rows.schema.field(at), changed)
-        found[_outcome(lambda table=table: _verified(check, table, rows), table.equals(rows))] += 1  # type: ignore[misc]
+        found[outcome(lambda table=table: _verified(check, table, rows), unchanged=table.equals(rows))] += 1  # type: ignore[misc]
     return found
 
 
@@ -89,7 +64,7 @@ def fuzz_files(examples: int, rng: random.Random, folder: Path) -> Counter[str]:
     tables = [_table(case, folder / case) for case in GOLDEN]
     found = Counter[str]()
     for path, schema, sums in tables:
-        _outcome(lambda path=path, schema=schema, sums=sums: _restores(path, schema, sums), True)  # type: ignore[misc]
+        outcome(lambda path=path, schema=schema, sums=sums: _restores(path, schema, sums), unchanged=True)  # type: ignore[misc]
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for number in range(examples):
         path, schema, sums = tables[number % len(tables)]
@@ -106,15 +81,15 @@ def fuzz_files(examples: int, rng: random.Random, folder: Path) -> Counter[str]:
             second.write_bytes(one)
         else:
             chosen.write_bytes(damaged(chosen.read_bytes() or b"\0", rng))
-        outcome = _outcome(lambda path=path, schema=schema, sums=sums: _restores(path, schema, sums), False)  # type: ignore[misc]
-        found[outcome] += 1
-        if outcome.startswith("WRONG"):
+        came = outcome(lambda path=path, schema=schema, sums=sums: _restores(path, schema, sums), unchanged=False)  # type: ignore[misc]
+        found[came] += 1
+        if came.startswith("WRONG"):
             shutil.copytree(path, Path(tempfile.mkdtemp(prefix="fuzz_state_")) / path.name)
-            print(f"example {number}: {chosen.relative_to(path)}: {outcome}", flush=True)
+            print(f"example {number}: {chosen.relative_to(path)}: {came}", flush=True)
         shutil.rmtree(path)
         shutil.move(kept, path)
     taken = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
-    if taken > MAX_BYTES:
+    if taken > ALLOCATED_BYTES:
         found[f"WRONG: {taken >> 20} MiB of memory"] += 1
     return found
 
@@ -137,41 +112,20 @@ def _restores(path: Path, schema: pa.Schema, sums: list[int]) -> bool:
     return found is not None and sorted(row_checksums(found).to_pylist()) == sums
 
 
-def _outcome(read: Callable[[], bool], unchanged: bool) -> str:
-    try:
-        equal = read()
-    except WindowmillError:
-        return "WRONG: refused though unchanged" if unchanged else "refused"
-    except BaseException as err:  # noqa: BLE001 - whatever it is: it is no error of ours
-        return f"WRONG: {type(err).__module__}.{type(err).__name__}"
-    return "equal" if equal else "WRONG: other rows"
-
-
-def main(examples: int, seed: int, only: str | None = None) -> int:
+def main(examples: int, seed: int) -> int:
     """Run them; 1 if anything was wrong."""
-    wrong = 0
-    shares = {"files": examples // 100, "rows": examples - examples // 100}
-    for part, share in shares.items():
-        if only is None and part == "files":
-            # On its own: a crash of a library must not end the rest.
-            command = [sys.executable, "-m", "tests.checkpoints.fuzz_state", "--only", part]
-            wrong |= subprocess.run([*command, "--examples", str(examples), "--seed", str(seed)], check=False).returncode
-        elif only is None or only == part:
-            begun, rng = time.perf_counter(), random.Random(f"{part} {seed}")
-            with tempfile.TemporaryDirectory() as folder:
-                found = {
-                    "rows": lambda: fuzz_rows(share, rng),  # noqa: B023 - called in this round
-                    "files": lambda: fuzz_files(share, rng, Path(folder)),  # noqa: B023
-                }[part]()
-            print(f"{part}: {share:,} in {time.perf_counter() - begun:.1f} s: {dict(found)}", flush=True)
-            wrong |= any(outcome.startswith("WRONG") for outcome in found)
-    return int(wrong != 0)
+    found = fuzz_rows(examples - examples // 100, random.Random(f"rows {seed}"))
+    print(f"rows: {dict(found)}", flush=True)
+    # Last: a library may end the process on a damaged file.
+    with tempfile.TemporaryDirectory() as folder:
+        of_files = fuzz_files(examples // 100, random.Random(f"files {seed}"), Path(folder))
+    print(f"files: {dict(of_files)}", flush=True)
+    return int(any(each.startswith("WRONG") for each in found + of_files))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--examples", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", choices=("rows", "files"))
     chosen = parser.parse_args()
-    sys.exit(main(chosen.examples, chosen.seed, chosen.only))
+    sys.exit(main(chosen.examples, chosen.seed))

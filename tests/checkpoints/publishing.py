@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,9 @@ from deltalake import DeltaTable
 from tests.checkpoints.records import counts, plan
 from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication
-from windowmill.checkpoints.data_files import FileWriter
+from windowmill.checkpoints.data_files import DataFile, write_files
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import ORDER, DeltaOwnTable, refuse_committed, verify
+from windowmill.checkpoints.own_tables import ORDER, OwnTable, refuse_committed, verify
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.protocol import publish_pending, record
 
@@ -23,11 +25,14 @@ NOW = datetime(2024, 1, 1, tzinfo=UTC)
 ROLES = ("sink", "state")
 
 
+def written(place: str, rows: pa.Table, batch: int, attempt: str = "a", task: int = 0) -> tuple[DataFile, ...]:
+    """Files with the ``rows`` of ``batch``, which no table contains yet."""
+    return write_files(place, rows.schema, [rows], batch=batch, attempt=attempt, task=task)
+
+
 def publish(path: str, rows: pa.Table, batch: int, role: str = "state") -> None:
     """Commit ``rows`` as those of ``batch``."""
-    with FileWriter(path, rows.schema, batch=batch, attempt="a", task=0) as writer:
-        writer.write(rows)
-    DeltaRsCommitter().commit(path, Publication(role, "app", batch, Changes.of(rows.schema, writer.close())))
+    DeltaRsCommitter().commit(path, Publication(role, "app", batch, Changes.of(rows.schema, written(path, rows, batch))))
 
 
 class Pipeline:
@@ -35,7 +40,7 @@ class Pipeline:
 
     def __init__(self, folder: Path, ledger: str = "ledger") -> None:
         self.folder, self.ledger_path = folder, str(folder / ledger)
-        self.tables = {role: DeltaOwnTable(role, str(folder / role)) for role in (*ORDER, "held")}
+        self.tables = {role: OwnTable(role, str(folder / role)) for role in (*ORDER, "held")}
 
     def ledger(self) -> Ledger:
         return Ledger(self.ledger_path, integer_axis=True)
@@ -47,13 +52,13 @@ class Pipeline:
     def changes(self, planned: Plan, roles: tuple[str, ...] = ROLES, files: int = 1, **more: Any) -> dict[str, Changes]:
         changes = {}
         for role in roles:
-            written = []
-            for n in range(files):
-                with FileWriter(self.tables[role].place, ROWS.schema, batch=planned.batch, attempt=planned.attempt, task=n) as writer:
-                    writer.write(ROWS)
-                written += writer.close()
-            changes[role] = Changes.of(ROWS.schema, written, **more)
+            new = [written(self.tables[role].place, ROWS, planned.batch, planned.attempt, task) for task in range(files)]
+            changes[role] = Changes.of(ROWS.schema, itertools.chain(*new), **more)
         return changes
+
+    def recorded(self, ledger: Ledger, planned: Plan, changes: Mapping[str, Changes], verdict: str = "passed") -> None:
+        """Record a batch with these ``changes``."""
+        record(ledger, planned, Outcome(10, 5, verdict, counts(rows_published=1)), changes, self.tables, NOW)
 
     def record(self, verdict: str = "passed", roles: tuple[str, ...] = ROLES, **options: Any) -> Ledger:
         """Record the next batch, whose commits are not made yet."""
@@ -61,8 +66,7 @@ class Pipeline:
         publish_pending(ledger, self.tables)
         planned = self.plan(ledger)
         refuse_committed(planned, ledger, self.tables)
-        changes = self.changes(planned, roles, **options)
-        record(ledger, planned, Outcome(10, 5, verdict, counts(rows_published=1)), changes, self.tables, NOW)
+        self.recorded(ledger, planned, self.changes(planned, roles, **options), verdict)
         return ledger
 
     def run(self, verdict: str = "passed", roles: tuple[str, ...] = ROLES, **options: Any) -> None:

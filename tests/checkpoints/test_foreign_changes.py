@@ -13,16 +13,9 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tests.checkpoints.publishing import NOW, ROLES, ROWS, Pipeline, log_entry
 from windowmill.checkpoints.batches import Outcome
 from windowmill.checkpoints.features import own_commit
-from windowmill.checkpoints.own_tables import DeltaOwnTable, refuse_committed, verify
-from windowmill.checkpoints.protocol import publish_pending, record
-from windowmill.windowing.errors import (
-    FencedError,
-    ForeignWriteError,
-    LedgerBehindError,
-    SinkError,
-    StateCorruptError,
-    StateMissingError,
-)
+from windowmill.checkpoints.own_tables import OwnTable, refuse_committed, verify
+from windowmill.checkpoints.protocol import publish_pending
+from windowmill.windowing.errors import FencedError, ForeignWriteError, LedgerBehindError, SinkError, StateCorruptError, StateMissingError
 
 
 def test_what_rewrites_or_describes_is_no_change(pipeline):
@@ -206,7 +199,7 @@ def test_changes_are_accepted_once_and_for_all(pipeline, unpublished):
     write_deltalake(pipeline.tables["sink"].place, ROWS, mode="append")
     ledger = pipeline.verify(accept_changes=True)
     planned = pipeline.plan(ledger)
-    record(ledger, planned, Outcome(10, 5, "passed"), pipeline.changes(planned, ("state",)), pipeline.tables, NOW)
+    pipeline.recorded(ledger, planned, pipeline.changes(planned, ("state",)))
     pipeline.verify()
     write_deltalake(pipeline.tables["sink"].place, ROWS, mode="append")
     with pytest.raises(ForeignWriteError):
@@ -221,7 +214,7 @@ def test_rows_that_others_remove_while_a_batch_is_computed(pipeline, role):
     changes = pipeline.changes(planned)
     DeltaTable(pipeline.tables[role].place).delete()
     with pytest.raises(ForeignWriteError, match=r"DELETE.*TO VERSION AS OF 2"):
-        record(ledger, planned, Outcome(10, 5, "passed"), changes, pipeline.tables, NOW)
+        pipeline.recorded(ledger, planned, changes)
     assert (ledger.count, pipeline.files("sink") & {file.path for file in changes["sink"].adds}) == (2, set())
 
 
@@ -244,14 +237,14 @@ def test_rows_that_others_remove_before_the_commits_of_a_batch_are_restored_firs
 @pytest.mark.covers("S8")
 @pytest.mark.parametrize(("role", "remedy"), [("sink", "accept it by .*, or restore the folder"), ("state", "restore the folder")])
 def test_rows_that_others_remove_at_the_very_moment_of_a_commit_are_noticed_by_the_next(pipeline, monkeypatch, role, remedy):
-    ledger, commit = pipeline.record(), DeltaOwnTable.commit
+    ledger, commit = pipeline.record(), OwnTable.commit
 
     def overtaken(self, publication):
         if self.role == role:
             DeltaTable(self.place).delete()
         commit(self, publication)
 
-    monkeypatch.setattr(DeltaOwnTable, "commit", overtaken)
+    monkeypatch.setattr(OwnTable, "commit", overtaken)
     assert publish_pending(ledger, pipeline.tables) == 2
     with pytest.raises(ForeignWriteError, match=rf"version 3 \(DELETE\) .* batch 2 left version 4: {remedy}"):
         pipeline.verify()
@@ -276,7 +269,7 @@ def test_a_pipeline_goes_on_without_its_old_validations_where_they_are_given_up(
         pipeline.verify()
     ledger = pipeline.verify(accept_changes=True)
     planned = pipeline.plan(ledger)
-    record(ledger, planned, Outcome(10, 5, "passed"), pipeline.changes(planned), pipeline.tables, NOW)
+    pipeline.recorded(ledger, planned, pipeline.changes(planned))
     assert set(pipeline.verify().written()) == set(ROLES)
 
 
@@ -284,14 +277,14 @@ def test_a_pipeline_goes_on_without_its_old_validations_where_they_are_given_up(
 def test_a_sink_that_another_pipeline_made_meanwhile_is_refused(tmp_path):
     """Both were planned when there was none."""
     one, other = Pipeline(tmp_path), Pipeline(tmp_path, "other")
-    other.tables["state"] = DeltaOwnTable("state", str(tmp_path / "other-state"))
+    other.tables["state"] = OwnTable("state", str(tmp_path / "other-state"))
     ledgers = [made.ledger() for made in (one, other)]
     plans = [made.plan(ledger) for made, ledger in zip((one, other), ledgers, strict=True)]
-    record(ledgers[0], plans[0], Outcome(10, 5, "passed"), one.changes(plans[0]), one.tables, NOW)
-    recorded = other.changes(plans[1])
+    one.recorded(ledgers[0], plans[0], one.changes(plans[0]))
+    changes = other.changes(plans[1])
     publish_pending(ledgers[0], one.tables)
     with pytest.raises(SinkError, match="a table is there since batch 0 was planned, which another pipeline or writer made"):
-        record(ledgers[1], plans[1], Outcome(10, 5, "passed"), recorded, other.tables, NOW)
+        other.recorded(ledgers[1], plans[1], changes)
     ledgers[1].record(plans[1], Outcome(10, 5, "passed"), other.changes(plans[1]), NOW)
     with pytest.raises(SinkError, match="a table is there since batch 0 was planned, which another pipeline or writer made"):
         publish_pending(ledgers[1], other.tables)

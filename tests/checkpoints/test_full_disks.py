@@ -52,44 +52,32 @@ def test_a_full_disk_is_told_whatever_error_hides_it(code):
     assert isinstance(failures.typed(hiding), StorageFullError)
 
 
-@pytest.mark.covers("S10")
-@pytest.mark.parametrize(
-    ("err", "passes"),
-    [
-        (OSError("Generic S3 error: Client error with status 400 Bad Request: <Code>ExpiredToken</Code>"), True),
-        (OSError("Generic S3 error: error sending request for url (http://host/k)"), True),
-        (OSError("The operation lacked the necessary privileges to complete for path k"), True),
-        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), True),
-        (PermissionError(errno.EACCES, "Permission denied"), True),
-        (OSError(errno.EIO, "Input/output error"), True),
-        (FileNotFoundError(errno.ENOENT, "No such file"), False),
-        (OSError("Object at location k not found: Generic S3 error: 404 Not Found"), False),
-        (OSError("Generic LocalFileSystem error: Requested range was invalid"), False),
-        (OSError("Couldn't deserialize thrift: TProtocolException"), False),
-        (pa.ArrowInvalid("Parquet magic bytes not found in footer"), False),
-    ],
-    ids=str,
-)
-def test_nobody_is_sent_for_a_copy_where_storage_does_not_answer(err, passes):
-    assert is_unavailable(err) == passes
-    assert remedy(err, "restore it from a copy").startswith("restore") != passes
+_FULL, _ASK, _COPY = "free some space and run again", "run again; if it stays, check the connection", "restore it from a copy"
+_PERMISSION = "give the user of this run the permission"
 
 
 @pytest.mark.covers("S10")
 @pytest.mark.parametrize(
     ("err", "advice"),
     [
-        (OSError(errno.ENOSPC, "No space left on device"), "free some space and run again"),
-        (
-            OSError("Kernel error -> Generic LocalFileSystem error: Unable to copy data to file: … (os error 28)"),
-            "free some space and run again",
-        ),
-        (OSError(errno.EDQUOT, "Disk quota exceeded"), "free some space and run again"),
-        (PermissionError(errno.EACCES, "Permission denied"), "give the user of this run the permission"),
-        (OSError("Generic LocalFileSystem error: Unable to open file: Read-only file system (os error 30)"), "give the user"),
-        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), "run again; if it stays, check the connection"),
+        (OSError("Generic S3 error: Client error with status 400 Bad Request: <Code>ExpiredToken</Code>"), _ASK),
+        (OSError("Generic S3 error: error sending request for url (http://host/k)"), _ASK),
+        (OSError("The operation lacked the necessary privileges to complete for path k"), _ASK),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), _ASK),
+        (OSError(errno.EIO, "Input/output error"), _ASK),
+        (PermissionError(errno.EACCES, "Permission denied"), _PERMISSION),
+        (OSError("Generic LocalFileSystem error: Unable to open file: Read-only file system (os error 30)"), _PERMISSION),
+        (OSError(errno.ENOSPC, "No space left on device"), _FULL),
+        (OSError("Kernel error -> Generic LocalFileSystem error: Unable to copy data to file: … (os error 28)"), _FULL),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), _FULL),
+        (FileNotFoundError(errno.ENOENT, "No such file"), _COPY),
+        (OSError("Object at location k not found: Generic S3 error: 404 Not Found"), _COPY),
+        (OSError("Generic LocalFileSystem error: Requested range was invalid"), _COPY),
+        (OSError("Couldn't deserialize thrift: TProtocolException"), _COPY),
+        (pa.ArrowInvalid("Parquet magic bytes not found in footer"), _COPY),
     ],
     ids=str,
 )
-def test_the_advice_is_about_the_disk_or_the_permission_where_that_is_the_cause(err, advice):
-    assert remedy(err, "restore it from a copy").startswith(advice)
+def test_nobody_is_sent_for_a_copy_where_storage_does_not_answer_or_is_full_or_forbidden(err, advice):
+    assert is_unavailable(err) == (advice != _COPY)
+    assert remedy(err, _COPY).startswith(advice)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import TableNotFoundError
 
-from windowmill.checkpoints.delta_tables import newest, tables_kept
+from windowmill.checkpoints.delta_tables import actions_of, newest, tables_kept
 
 
 @pytest.fixture
@@ -104,3 +105,10 @@ def test_tables_are_kept_by_the_thread_and_for_the_context(place):
         assert theirs[0] is not mine
         assert newest(place) is mine
     assert newest(place) is not mine
+
+
+def test_texts_in_a_log_may_hold_any_line_break_of_unicode():
+    texts = ["\u2028", "\u2029", "\x85", "\x1c", "a\nb"]
+    actions = [{"add": {"stats": json.dumps({"minValues": {"k": text}}, ensure_ascii=False)}} for text in texts]
+    entry = "\n".join(json.dumps(action, ensure_ascii=False) for action in actions) + "\r\n\n"
+    assert actions_of(entry.encode()) == actions

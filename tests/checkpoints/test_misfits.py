@@ -9,19 +9,20 @@ import pytest
 from deltalake import DeltaTable, Field, Schema
 from deltalake.schema import ArrayType, PrimitiveType
 
+from tests.checkpoints.publishing import written
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import refuse_misfit
-from windowmill.checkpoints.data_files import FileWriter
 from windowmill.windowing.errors import SinkRefusedError, StateError
 
 SCHEMA = pa.schema([("window", pa.string()), ("n", pa.int32()), ("a", pa.list_(pa.int64()))])
 WINDOW, NUMBERS = Field("window", PrimitiveType("string")), Field("a", ArrayType(PrimitiveType("long"), contains_null=False))
+N, NOT_NULL = Field("n", PrimitiveType("integer")), Field("n", PrimitiveType("integer"), nullable=False)
+M, MADE = (Field("m", PrimitiveType("long"), nullable=False, metadata=metadata) for metadata in ({}, {"delta.generationExpression": "1"}))
 
 
 def changes(place: str, numbers: list[int | None], **more: Any) -> Changes:
-    with FileWriter(place, SCHEMA, batch=0, attempt="a", task=0) as writer:
-        writer.write(pa.table({"window": ["w"] * len(numbers), "n": numbers, "a": [[1]] * len(numbers)}, schema=SCHEMA))
-    return Changes.of(SCHEMA, writer.close(), **more)
+    rows = pa.table({"window": ["w"] * len(numbers), "n": numbers, "a": [[1]] * len(numbers)}, schema=SCHEMA)
+    return Changes.of(SCHEMA, written(place, rows, 0), **more)
 
 
 def table(place: str, *fields: Field, **properties: str) -> DeltaTable:
@@ -35,8 +36,8 @@ def table(place: str, *fields: Field, **properties: str) -> DeltaTable:
         ([Field("n", PrimitiveType("short"))], "its column n is now of type short, the results have integer"),
         ([Field("n", ArrayType(PrimitiveType("integer")))], "its column n is now of type array, the results have integer"),
         ([], "has no column n, which the results have; put it back, and run again"),
-        ([Field("n", PrimitiveType("integer"), nullable=False)], r"n is NOT NULL, .* drop that constraint .* and run again"),
-        ([Field("n", PrimitiveType("integer")), Field("m", PrimitiveType("long"), nullable=False)], "its column m is NOT NULL"),
+        ([NOT_NULL], r"n is NOT NULL, .* drop that constraint .* and run again"),
+        ([N, M], "its column m is NOT NULL"),
     ],
 )
 def test_columns_that_do_not_take_the_rows_are_named(tmp_path, fields, told):
@@ -48,17 +49,11 @@ def test_columns_that_do_not_take_the_rows_are_named(tmp_path, fields, told):
 @pytest.mark.parametrize(
     ("fields", "numbers"),
     [
-        ([Field("n", PrimitiveType("integer"))], [1, None]),
-        ([Field("n", PrimitiveType("integer"), nullable=False)], [1, 2]),
-        ([Field("n", PrimitiveType("integer"), nullable=False)], []),
-        ([Field("n", PrimitiveType("integer")), Field("m", PrimitiveType("long"))], [1, None]),
-        (
-            [
-                Field("n", PrimitiveType("integer")),
-                Field("m", PrimitiveType("long"), nullable=False, metadata={"delta.generationExpression": "1"}),
-            ],
-            [1],
-        ),
+        ([N], [1, None]),
+        ([NOT_NULL], [1, 2]),
+        ([NOT_NULL], []),
+        ([N, Field("m", PrimitiveType("long"))], [1, None]),
+        ([N, MADE], [1]),
     ],
     ids=["the same", "no nulls", "no rows", "more columns", "made"],
 )
@@ -71,12 +66,12 @@ def test_state_gains_the_columns_that_it_lacks_but_keeps_their_types(tmp_path):
     place = str(tmp_path)
     refuse_misfit("state", place, table(place), changes(place, [1]))
     with pytest.raises(StateError, match=r"^state .*: its column m is NOT NULL"):
-        refuse_misfit("state", place, table(place + "/other", Field("m", PrimitiveType("long"), nullable=False)), changes(place, [1]))
+        refuse_misfit("state", place, table(place + "/other", M), changes(place, [1]))
 
 
 def test_rows_of_an_append_only_table_are_not_replaced(tmp_path):
     place = str(tmp_path)
-    sink = table(place, Field("n", PrimitiveType("integer")), **{"delta.appendOnly": "true"})
+    sink = table(place, N, **{"delta.appendOnly": "true"})
     refuse_misfit("sink", place, sink, changes(place, [1]))
     with pytest.raises(SinkRefusedError, match="is append-only, so rows that it has cannot be replaced; unset its property"):
         refuse_misfit("sink", place, sink, changes(place, [1], removes=["old.parquet"], replaces=(0, 1)))

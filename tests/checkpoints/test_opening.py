@@ -44,6 +44,11 @@ def path(tmp_path) -> Path:
     return tmp_path / "state"
 
 
+@pytest.fixture(params=[True, False], ids=["read whole", "queried"])
+def either_way(request, monkeypatch) -> None:
+    monkeypatch.setattr("windowmill.checkpoints.state.tables.WHOLE_BYTES", reading.WHOLE_BYTES if request.param else 0)
+
+
 def restore(path: Path, before_batch: int = 9) -> pa.Table:
     table = PartialTable(str(path), SCHEMA, RowCheck(str(path)))
     found = table.read(EVERYTHING, before_batch=before_batch, limit=LIMIT)
@@ -62,14 +67,8 @@ def data_file(path: Path) -> Path:
 def test_rows_come_back_without_their_checksums(path):
     assert open_state(str(path), left_at=2) == RowCheck(str(path))
     found = restore(path, before_batch=1)
-    assert sorted(found.to_pylist(), key=str) == sorted(
-        [
-            {"k": "a", "_slice": 0, "_closed": None, "_batch": 0, "rows": 1},
-            {"k": "b", "_slice": 1, "_closed": None, "_batch": 0, "rows": 2},
-            {"k": None, "_slice": 2, "_closed": 5, "_batch": 0, "rows": 3},
-        ],
-        key=str,
-    )
+    assert found.schema.names == BARE.names
+    assert {tuple(row.values()) for row in found.to_pylist()} == {("a", 0, None, 0, 1), ("b", 1, None, 0, 2), (None, 2, 5, 0, 3)}
 
 
 def test_no_table_is_a_pipelines_first_or_a_loss(tmp_path):
@@ -99,18 +98,14 @@ def test_a_last_entry_cut_anywhere_is_damage(path):
 
 
 @pytest.mark.covers("D2")
-@pytest.mark.parametrize("whole", [True, False], ids=["read whole", "queried"])
-def test_a_data_file_that_is_gone(path, monkeypatch, whole):
-    monkeypatch.setattr("windowmill.checkpoints.state.tables.WHOLE_BYTES", reading.WHOLE_BYTES if whole else 0)
+def test_a_data_file_that_is_gone(path, either_way):
     data_file(path).unlink()
     with pytest.raises(StateMissingError, match=rf"part-[-\w]+.*snappy\.parquet.*{REMEDY}"):
         restore(path)
 
 
 @pytest.mark.covers("D3")
-@pytest.mark.parametrize("whole", [True, False], ids=["read whole", "queried"])
-def test_a_data_file_cut_or_garbled(path, monkeypatch, whole):
-    monkeypatch.setattr("windowmill.checkpoints.state.tables.WHOLE_BYTES", reading.WHOLE_BYTES if whole else 0)
+def test_a_data_file_cut_or_garbled(path, either_way):
     file = data_file(path)
     data = file.read_bytes()
     for damaged in (b"", data[:-1], data[: len(data) // 2], b"PAR1" + bytes(len(data) - 8) + b"PAR1", data[:100][::-1] + data[100:]):
@@ -119,13 +114,11 @@ def test_a_data_file_cut_or_garbled(path, monkeypatch, whole):
             restore(path)
 
 
-def test_a_row_that_is_another_is_damage_however_it_is_read(path, monkeypatch):
+def test_a_row_that_is_another_is_damage_however_it_is_read(path, either_way):
     rows = DeltaTable(path).to_pyarrow_table()
     write_deltalake(path, rows.set_column(4, "rows", [[1, 2, 3, 1, 2, 4]]), mode="overwrite")
-    for bytes_ in (reading.WHOLE_BYTES, 0):
-        monkeypatch.setattr("windowmill.checkpoints.state.tables.WHOLE_BYTES", bytes_)
-        with pytest.raises(StateCorruptError, match=f"1 of 6 rows read differ from what was written; {REMEDY}"):
-            restore(path)
+    with pytest.raises(StateCorruptError, match=f"1 of 6 rows read differ from what was written; {REMEDY}"):
+        restore(path)
 
 
 def test_a_row_that_is_moved_out_of_what_is_read_is_damage(path):
@@ -138,13 +131,11 @@ def test_a_row_that_is_moved_out_of_what_is_read_is_damage(path):
         table.read(Span(1, 4), before_batch=9, limit=LIMIT)
 
 
-def test_a_missing_column_is_damage(path, monkeypatch):
+def test_a_missing_column_is_damage(path, either_way):
     rows = DeltaTable(path).to_pyarrow_table().drop_columns(["_closed"])
     write_deltalake(path, rows, mode="overwrite", schema_mode="overwrite")
-    for bytes_ in (reading.WHOLE_BYTES, 0):
-        monkeypatch.setattr("windowmill.checkpoints.state.tables.WHOLE_BYTES", bytes_)
-        with pytest.raises(StateCorruptError, match=f"column '_closed' is missing, perhaps because .*; {REMEDY}"):
-            restore(path)
+    with pytest.raises(StateCorruptError, match=f"column '_closed' is missing, perhaps because .*; {REMEDY}"):
+        restore(path)
 
 
 @pytest.mark.covers("V2")

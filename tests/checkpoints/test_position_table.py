@@ -82,10 +82,7 @@ def test_batches_over_a_table_that_is_compacted_in_between_are_those_of_the_orac
     path = str(tmp_path_factory.mktemp("positions") / "state")
     with how():
         check(
-            policies(*windows, **given[0]),
-            **given[1] | {"final": False},
-            path=path,
-            between=lambda run: compact(run, compacted[run.batch]),
+            policies(*windows, **given[0]), **given[1] | {"final": False}, path=path, between=lambda run: compact(run, compacted[run.batch])
         )
 
 
@@ -157,7 +154,7 @@ def test_tasks_restore_of_their_keys_what_one_process_restores_of_all(path, monk
         found, tasks = read(table, stage, rows, limit), list[pa.Table]()
         for number in range(3):
             own = KeysOfShare(Share(number, number + 1, 3), ["k"])
-            tasks.append(read(PositionTable(path, table.schema, table._check, own), stage, own.rows(rows), limit))
+            tasks.append(read(PositionTable(path, table._schema, table._check, own), stage, own.rows(rows), limit))
             assert own.rows(tasks[-1]).num_rows == tasks[-1].num_rows
         assert found is not None
         assert sorted(map(repr, pa.concat_tables(tasks).to_pylist())) == sorted(map(repr, found.to_pylist()))

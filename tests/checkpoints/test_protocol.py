@@ -13,13 +13,12 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from tests.checkpoints import publishing
-from tests.checkpoints.publishing import NOW, ROLES, ROWS, Pipeline, log_entry
+from tests.checkpoints.publishing import NOW, ROLES, ROWS, Pipeline, log_entry, written
 from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication, beyond_delta_rs
-from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.ledger import MAX_FILES, Ledger
-from windowmill.checkpoints.own_tables import DeltaOwnTable, verify
-from windowmill.checkpoints.protocol import outstanding, publish_pending, record, rule
+from windowmill.checkpoints.own_tables import OwnTable, verify
+from windowmill.checkpoints.protocol import outstanding, publish_pending, rule
 from windowmill.windowing.errors import (
     FencedError,
     LedgerBehindError,
@@ -54,13 +53,13 @@ def test_commits_that_are_missing_are_made_by_whoever_comes_next(pipeline):
 
 @pytest.mark.covers("P7", "P10")
 def test_a_lost_response_is_asked_for(pipeline, monkeypatch):
-    ledger, commit = pipeline.record(), DeltaOwnTable.commit
+    ledger, commit = pipeline.record(), OwnTable.commit
 
     def lost(self, publication):
         commit(self, publication)
         raise OSError("connection reset")
 
-    monkeypatch.setattr(DeltaOwnTable, "commit", lost)
+    monkeypatch.setattr(OwnTable, "commit", lost)
     assert publish_pending(ledger, pipeline.tables) == 2
     assert pipeline.rows("sink") == 3
 
@@ -126,7 +125,7 @@ def test_files_that_go_before_the_record_are_not_recorded(pipeline):
     changes = pipeline.changes(planned)
     DeltaTable(pipeline.tables["sink"].place).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
     with pytest.raises(SinkError, match=r"sink .* which batch 2 has just written, is gone, .*; nothing was recorded, run again"):
-        record(ledger, planned, Outcome(10, 5, "passed"), changes, pipeline.tables, NOW)
+        pipeline.recorded(ledger, planned, changes)
     assert ledger.count == 2
     pipeline.run()
     assert pipeline.rows("sink") == 3
@@ -160,12 +159,11 @@ def test_many_files_are_in_a_manifest(pipeline):
 @pytest.mark.covers("P7")
 def test_of_two_attempts_one_wins_and_the_files_of_the_other_go(pipeline):
     first, second = pipeline.ledger(), pipeline.ledger()
-    outcome = Outcome(10, 5, "passed")
     plans = [pipeline.plan(ledger, attempt) for ledger, attempt in ((first, "a"), (second, "b"))]
     changes = [pipeline.changes(planned) for planned in plans]
-    record(first, plans[0], outcome, changes[0], pipeline.tables, NOW)
+    pipeline.recorded(first, plans[0], changes[0])
     with pytest.raises(FencedError):
-        record(second, plans[1], outcome, changes[1], pipeline.tables, NOW)
+        pipeline.recorded(second, plans[1], changes[1])
     assert not {file.path for file in changes[1]["sink"].adds} & pipeline.files("sink")
     publish_pending(second, pipeline.tables)
     assert pipeline.rows("sink") == 3
@@ -177,32 +175,19 @@ def test_the_files_of_a_record_of_unknown_fate_stay(pipeline, monkeypatch):
     changes = pipeline.changes(planned)
     monkeypatch.setattr(Ledger, "record", lambda *_: (_ for _ in ()).throw(OSError("connection reset")))
     with pytest.raises(OSError, match="connection reset"):
-        record(ledger, planned, Outcome(10, 5, "passed"), changes, pipeline.tables, NOW)
+        pipeline.recorded(ledger, planned, changes)
     assert {file.path for file in changes["sink"].adds} <= pipeline.files("sink")
 
 
-def test_columns_that_state_gains_are_added_and_those_that_a_sink_lost_are_missed(pipeline):
+def test_columns_that_a_sink_lost_are_missed(pipeline):
     wider = ROWS.append_column("m", pa.array([2]))
     ledger = pipeline.ledger()
     publish_pending(ledger, pipeline.tables)
     planned = pipeline.plan(ledger)
-    changes = {}
-    for role in ROLES:
-        with FileWriter(pipeline.tables[role].place, wider.schema, batch=2, attempt="a", task=0) as writer:
-            writer.write(wider)
-        changes[role] = Changes.of(wider.schema, writer.close())
+    changes = {role: Changes.of(wider.schema, written(pipeline.tables[role].place, wider, 2)) for role in ROLES}
     with pytest.raises(SinkError, match="has no column m, which the results have; put it back"):
-        record(ledger, planned, Outcome(10, 5, "passed"), changes, pipeline.tables, NOW)
+        pipeline.recorded(ledger, planned, changes)
     assert ledger.count == 2
-    record(ledger, planned, Outcome(10, 5, "passed"), {"state": pipeline.changes(planned)["state"]}, pipeline.tables, NOW)
-    publish_pending(ledger, pipeline.tables)
-    with FileWriter(pipeline.tables["state"].place, wider.schema, batch=3, attempt="a", task=0) as writer:
-        writer.write(wider)
-    record(
-        ledger, pipeline.plan(ledger), Outcome(10, 5, "passed"), {"state": Changes.of(wider.schema, writer.close())}, pipeline.tables, NOW
-    )
-    publish_pending(ledger, pipeline.tables)
-    assert sorted(DeltaTable(pipeline.tables["state"].place).to_pyarrow_table()["m"].to_pylist(), key=str) == [2, None, None, None]
 
 
 @pytest.mark.covers("D1")
@@ -224,10 +209,10 @@ def test_a_commit_that_fails_is_told_as_it_failed_and_made_by_the_next_run(pipel
     def fails(*_: Any) -> None:
         raise failure
 
-    monkeypatch.setattr(DeltaOwnTable, "commit", fails)
+    monkeypatch.setattr(OwnTable, "commit", fails)
     with pytest.raises(error, match=told):
         publish_pending(ledger, pipeline.tables)
-    monkeypatch.setattr(DeltaOwnTable, "commit", lambda *_: None)
+    monkeypatch.setattr(OwnTable, "commit", lambda *_: None)
     with pytest.raises(SinkError, match="the commit of batch 2 is not in the table; run again"):
         publish_pending(ledger, pipeline.tables)
     monkeypatch.undo()
@@ -243,11 +228,7 @@ def test_what_another_batch_landed_is_not_taken_for_this_one(pipeline):
 
 @pytest.mark.parametrize(
     ("feature", "told"),
-    [
-        ({"delta.constraints.few": "n < 9"}, "has constraints"),
-        ({"delta.columnMapping.mode": "name"}, "uses"),
-        ({}, "has other types"),
-    ],
+    [({"delta.constraints.few": "n < 9"}, "has constraints"), ({"delta.columnMapping.mode": "name"}, "uses"), ({}, "has other types")],
 )
 def test_a_sink_that_delta_rs_cannot_write_is_left_to_spark(tmp_path, feature, told):
     """On object storage it is refused: Spark's commits would overwrite those of others."""
@@ -263,7 +244,6 @@ def test_a_sink_that_delta_rs_cannot_write_is_left_to_spark(tmp_path, feature, t
     path = str(tmp_path / "sink")
     DeltaTable.create(path, pa.schema([("window", pa.string()), ("n", pa.int64() if feature else pa.int32())]))
     changes = Changes.of(ROWS.schema)
-    table = DeltaTable(path)
     entry_ = Path(path, "_delta_log", f"{0:020d}.json")
     entry_.write_text(entry_.read_text().replace('"configuration":{}', f'"configuration":{json.dumps(feature)}'))
     table = DeltaTable(path)
@@ -311,25 +291,23 @@ def windows(*ends: int) -> pa.Table:
 def test_a_range_is_replaced_in_one_commit(tmp_path, moved):
     pipeline = Pipeline(tmp_path)
 
-    def written(ends: pa.Table, batch: int) -> Any:
-        with FileWriter(pipeline.tables["sink"].place, ends.schema, batch=batch, attempt="a", task=0) as writer:
-            writer.write(ends)
-        return writer.close()
+    def files(batch: int, *ends: int) -> Any:
+        return written(pipeline.tables["sink"].place, windows(*ends), batch)
 
     def publish(changes: Changes, then: Any = None) -> None:
         ledger = pipeline.ledger()
-        record(ledger, pipeline.plan(ledger), Outcome(10, 5, "passed"), {"sink": changes}, pipeline.tables, NOW)
+        pipeline.recorded(ledger, pipeline.plan(ledger), {"sink": changes})
         if then:
             then()
         publish_pending(ledger, pipeline.tables)
         verify(ledger, pipeline.tables)
 
     schema = windows().schema
-    publish(Changes.of(schema, written(windows(1, 2, 3), 0)))
-    publish(Changes.of(schema, written(windows(4, 5), 1)))
+    publish(Changes.of(schema, files(0, 1, 2, 3)))
+    publish(Changes.of(schema, files(1, 4, 5)))
     ledger = pipeline.verify()
     first = ledger.since(0)[0].changes["sink"].adds[0].path
-    replaced = Changes.of(schema, written(windows(20, 30), 2), kept=written(windows(1), 2), removes=[first], replaces=(1, 3))
+    replaced = Changes.of(schema, files(2, 20, 30), kept=files(2, 1), removes=[first], replaces=(1, 3))
     publish(replaced, DeltaTable(pipeline.tables["sink"].place).optimize.compact if moved else None)
     assert sorted(DeltaTable(pipeline.tables["sink"].place).to_pyarrow_table()["window_end"].to_pylist()) == [1, 4, 5, 20, 30]
     pipeline.verify()
@@ -374,8 +352,7 @@ def test_the_table_of_held_rows_takes_other_columns(pipeline):
     other = pa.table({"end": pa.array([NOW], pa.timestamp("us", "UTC"))})
     ledger = pipeline.verify()
     planned = pipeline.plan(ledger)
-    with FileWriter(pipeline.tables["sink"].place, other.schema, batch=planned.batch, attempt="a", task=0) as writer:
-        writer.write(other)
-    ledger.record(planned, Outcome(10, 5, "held"), {"sink": Changes.of(other.schema, writer.close())}, NOW)
+    files = written(pipeline.tables["sink"].place, other, planned.batch)
+    ledger.record(planned, Outcome(10, 5, "held"), {"sink": Changes.of(other.schema, files)}, NOW)
     publish_pending(ledger, pipeline.tables)
     assert DeltaTable(pipeline.tables["held"].place).to_pyarrow_table().equals(other)

@@ -5,31 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
 
-from tests.checkpoints.records import NOW, commit, history, plan
+from tests.checkpoints.records import NOW, append_all, commit, history, plan
 from windowmill.checkpoints import records as record_table
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.records import FAN, TAIL_BATCHES, DeltaRecords
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError
 
 
-@pytest.fixture
-def path(tmp_path) -> str:
-    return str(tmp_path / "ledger")
-
-
 def filled(path: str, batches: int) -> Ledger:
     """A ledger of ``batches`` batches, record by record as runs append them."""
-    store = DeltaRecords(path)
-    store.load()
-    for record in history(batches):
-        store.append(record)
-        store.load()
+    append_all(path, history(batches))
     return Ledger(path)
 
 
@@ -42,7 +32,6 @@ def files_read(monkeypatch) -> list[str]:
 
 
 def test_small_files_are_merged_twice_and_nothing_is_lost(path, monkeypatch):
-    monkeypatch.setattr("windowmill.checkpoints.records.FAN", 4)
     monkeypatch.setattr("windowmill.checkpoints.records.FAN", 4)
     ledger = filled(path, 80)
     assert [batch.number for batch in ledger.batches()] == list(range(80))
@@ -125,30 +114,6 @@ def test_a_record_that_lands_during_a_merge_is_kept_and_the_merge_is_not(path, m
         store.merge()
     monkeypatch.undo()
     assert len(Ledger(path).batches()) == FAN
-
-
-def test_merging_and_appending_at_once_lose_nothing(path, monkeypatch):
-    filled(path, 2)
-    monkeypatch.setattr(record_table, "to_merge", lambda files: list(files) if len(files) > 2 else [])
-    stop, failures = threading.Event(), []
-
-    def merge() -> None:
-        while not stop.is_set():
-            try:
-                DeltaRecords(path).merge()
-            except (*record_table.FAILURES, LedgerError) as err:
-                failures.append(err)
-
-    thread = threading.Thread(target=merge)
-    thread.start()
-    ledger = Ledger(path)
-    for number in range(2, 12):
-        ledger.record(plan(number), commit(seen=number + 10, emitted=number + 10), {}, NOW)
-    stop.set()
-    thread.join()
-    monkeypatch.undo()
-    assert [batch.status for batch in Ledger(path).batches()] == ["committed"] * 12
-    assert not [err for err in failures if isinstance(err, LedgerCorruptError)]
 
 
 @pytest.mark.covers("P10")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -11,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from windowmill.checkpoints.data_files import DataFile, rows_of
 from windowmill.checkpoints.replacing import ReplacedRange
-from windowmill.checkpoints.rewriting import Undo, UndoneFiles
+from windowmill.checkpoints.rewriting import UndoneFiles
 from windowmill.windowing.axis import to_us
 
 HOURS = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(4)]
@@ -37,14 +38,15 @@ def left(sink: str, files: tuple[DataFile, ...]) -> list[tuple[str, int]]:
     return list(zip(*found.to_pydict().values(), strict=True))
 
 
-def test_rows_of_earlier_batches_stay(sink):
-    undone = UndoneFiles.of(sink, DeltaTable(sink), Undo(1, (), None))
-    assert left(sink, undone.keep(batch=4, attempt="a" * 12)) == [("a", 0), ("b", 1)]
-
-
-def test_rows_of_spared_batches_stay_through_an_instant(sink):
-    undone = UndoneFiles.of(sink, DeltaTable(sink), Undo(0, (2, 3), to_us(HOURS[2])))
-    assert left(sink, undone.keep(batch=4, attempt="a" * 12)) == [("a", 0), ("a", 2)]
+@pytest.mark.parametrize(
+    ("kept_batch", "spared", "through", "stay"),
+    [(1, [], None, [("a", 0), ("b", 1)]), (0, [2, 3], to_us(HOURS[2]), [("a", 0), ("a", 2)])],
+    ids=["earlier", "spared"],
+)
+def test_rows_of_earlier_batches_stay_and_of_spared_ones_through_an_instant(sink, kept_batch, spared, through, stay):
+    plan = SimpleNamespace(kept_batch=kept_batch, spared=spared, through=through)
+    undone = UndoneFiles.of(sink, DeltaTable(sink), plan, role="sink")
+    assert left(sink, undone.keep(batch=4, attempt="a" * 12)) == stay
 
 
 def test_rows_outside_a_range_stay(sink):

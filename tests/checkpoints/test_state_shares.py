@@ -49,7 +49,7 @@ def keys_in(path: str, only: KeysOfShare | None) -> list[str]:
 @pytest.mark.parametrize("whole", [True, False])
 def test_shares_are_read_from_the_files_that_hold_them(path, monkeypatch, whole, n_tasks):
     opened, open_file = [], reading.open_file
-    monkeypatch.setattr(reading, "open_file", lambda store, uri, file: opened.append(file) or open_file(store, uri, file))
+    monkeypatch.setattr(reading, "open_file", lambda uri, file: opened.append(file) or open_file(uri, file))
     monkeypatch.setattr("windowmill.checkpoints.state.tables.WHOLE_BYTES", 1 << 24 if whole else 0)
     found = []
     for number in range(n_tasks):

@@ -21,6 +21,17 @@ def rows(batch: int) -> pa.Table:
     return pa.table({"batch": pa.array([batch, batch], pa.int64()), "text": ["a", "b"]})
 
 
+def aged(file: Path, days: int = 40) -> Path:
+    os.utime(file, (time.time() - days * DAYS,) * 2)
+    return file
+
+
+def left(file: Path, days: int = 30) -> Path:
+    """A file that somebody has left so many days ago."""
+    file.write_bytes(b"left by an attempt")
+    return aged(file, days)
+
+
 def batches_in(path: str) -> list[int]:
     found = QueryBuilder().register("t", DeltaTable(path)).execute("SELECT batch FROM t ORDER BY batch").read_all()
     return pa.table(found)["batch"].to_pylist()
@@ -56,7 +67,7 @@ def test_old_log_entries_go_and_the_table_stays(tmp_path):
     for batch in range(5):
         publish(path, rows(batch), batch)
     for entry in Path(path, "_delta_log").glob("*.json"):
-        os.utime(entry, (time.time() - 40 * DAYS,) * 2)
+        aged(entry)
     upkeep.shorten_log(path)
     assert len(list(Path(path, "_delta_log").glob("*.json"))) <= 1
     assert batches_in(path) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
@@ -67,7 +78,7 @@ def test_a_table_that_keeps_its_log_keeps_it(tmp_path):
     path = str(tmp_path / "t")
     write_deltalake(path, rows(0), configuration={"delta.enableExpiredLogCleanup": "false"})
     for entry in Path(path, "_delta_log").glob("*.json"):
-        os.utime(entry, (time.time() - 40 * DAYS,) * 2)
+        aged(entry)
     upkeep.shorten_log(path)
     assert Path(path, "_delta_log", f"{0:020d}.json").exists()
 
@@ -78,17 +89,13 @@ def test_files_that_no_commit_names_go_by_age(tmp_path):
     write_deltalake(path, rows(0))
     write_deltalake(path, rows(1), mode="append")
     DeltaTable(path).create_checkpoint()
-    old, new = path / "part-00000-killed.snappy.parquet", path / "part-00000-running.snappy.parquet"
-    for file, age in ((old, 8 * DAYS), (new, DAYS)):
-        file.write_bytes(b"left by an attempt")
-        os.utime(file, (time.time() - age,) * 2)
+    old, new = left(path / "part-00000-killed.snappy.parquet", 8), left(path / "part-00000-running.snappy.parquet", 1)
     assert upkeep.vacuum(str(path)) == 1
     assert (old.exists(), new.exists()) == (False, True)
     assert batches_in(str(path)) == [0, 0, 1, 1]
 
 
-@pytest.mark.covers("D6", "S4")
-@pytest.mark.covers("D9")
+@pytest.mark.covers("D6", "S4", "D9")
 @pytest.mark.parametrize("years", [0, 20])
 def test_without_a_retention_files_go_that_a_clock_ahead_has_removed(tmp_path, years):
     path = str(tmp_path / "t")
@@ -111,9 +118,7 @@ def test_without_a_retention_files_go_that_a_clock_ahead_has_removed(tmp_path, y
 def test_deletion_vectors_are_not_taken_for_leftovers(tmp_path):
     path = tmp_path / "t"
     write_deltalake(path, rows(0), configuration={"delta.enableDeletionVectors": "true"})
-    vector = path / "deletion_vector_00000000-0000-0000-0000-000000000000.bin"
-    vector.write_bytes(b"which rows are gone")
-    os.utime(vector, (time.time() - 40 * DAYS,) * 2)
+    vector = left(path / "deletion_vector_00000000-0000-0000-0000-000000000000.bin")
     upkeep.vacuum(str(path))
     assert vector.exists()
 
@@ -123,14 +128,10 @@ def test_what_others_keep_in_the_folder_of_a_table_stays(tmp_path, other):
     path = tmp_path / "t"
     write_deltalake(str(path), rows(0))
     write_deltalake(str(path / "below"), rows(0))
-    aged = [file for file in path.rglob("*") if file.is_file()]
-    for name in (other, "leftover.parquet"):
-        (path / name).write_bytes(b"")
-        aged.append(path / name)
-    for file in aged:
-        os.utime(file, (time.time() - 30 * DAYS,) * 2)
+    there = [aged(file) for file in path.rglob("*") if file.is_file()]
+    there += [left(path / name) for name in (other, "leftover.parquet")]
     upkeep.vacuum(str(path))
-    assert all(file.exists() for file in aged)
+    assert all(file.exists() for file in there)
     assert batches_in(str(path / "below")) == [0, 0]
 
 
@@ -138,8 +139,6 @@ def test_what_others_keep_in_the_folder_of_a_table_stays(tmp_path, other):
 def test_leftovers_of_partitions_go(tmp_path):
     path = tmp_path / "t"
     write_deltalake(str(path), rows(0), partition_by=["batch"])
-    leftover = path / "batch=0" / "leftover.parquet"
-    leftover.write_bytes(b"")
-    os.utime(leftover, (time.time() - 30 * DAYS,) * 2)
+    leftover = left(path / "batch=0" / "leftover.parquet")
     assert upkeep.vacuum(str(path)) == 1
     assert not leftover.exists()

@@ -42,52 +42,34 @@ class Version:
 
 @dataclass
 class Progress:
-    """Where the pipeline is: all of it that a savepoint brings back.
+    """Where the pipeline is: all of it that a savepoint brings back."""
 
-    Attributes
-    ----------
-    events
-        By window and key, the events that count.
-    view
-        By window and key, the rows shown.
-    lost
-        Rows in quarantine because they came too late.
-    seen, shown
-        The greatest event time, and the one through which windows have been shown.
-    restated
-        The newest version that a restatement has read; null for none.
-    missed
-        Whether rows came too late for a window that holds them, and have not been restated since.
-    counted
-        The rows as batches count them, each with the version that appended it.
-    purged
-        Whether keys have been purged since the source was read anew.
-    left_out
-        By window, between which ends a changed spec has left out its rows, and no backfill has brought them since.
-    """
-
+    #: By window and key, the events that count.
     events: dict[str, dict[Key, list[Event]]] = field(default_factory=dict)
+    #: By window and key, the rows shown.
     view: dict[str, dict[Key, Shown]] = field(default_factory=dict)
+    #: Rows in quarantine because they came too late.
     lost: list[Row] = field(default_factory=list)
+    #: The greatest event time, and the one through which windows have been shown.
     seen: float = BEFORE
     shown: float = BEFORE
     position: int = -1
+    #: The newest version that a restatement has read; null for none.
     restated: int | None = None
+    #: Whether rows came too late for a window that holds them, and have not been restated since.
     missed: bool = False
+    #: The rows as batches count them, each with the version that appended it.
     counted: list[tuple[int, Row]] = field(default_factory=list)
+    #: Whether keys have been purged since the source was read anew.
     purged: bool = False
+    #: By window, between which ends a changed spec has left out its rows, and no backfill has brought them since.
     left_out: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
 
 
 class Contract:
     """The contract for one pipeline over the ``versions`` of a source.
 
-    Parameters
-    ----------
-    chosen
-        Whether the filter leaves a row in.
-    conditions
-        The conditions of the spec that hold for a row.
+    Its filter leaves in the ``chosen`` rows; ``conditions`` are those of the spec that hold for a row.
     """
 
     def __init__(self, versions: list[Version], chosen: Callable[[Row], bool], conditions: Callable[[Row], frozenset[str]]) -> None:

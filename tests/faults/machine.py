@@ -1,31 +1,40 @@
-"""A state machine that does to a pipeline and its source, in any order, what people, orchestrators and crashes do to them."""
+"""A state machine that does to a pipeline and its source, in any order, what people, orchestrators and crashes do to them.
+
+It takes a few steps, or as many as the environment asks for by ``WINDOWMILL_STEPS``.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from hypothesis import assume
+from hypothesis import HealthCheck, Phase, assume, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import initialize
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
-from tests.faults.dying import DiedError
+from tests.faults.dying import DiedError, arm
 from tests.faults.pipelines import PIPELINES
-from tests.faults.stepping import Draw, Stepping
 from tests.faults.world import OPERATIONS, World, shuffled
 from tests.spark.harness import Bench
 from windowmill.checkpoints import failpoints
 from windowmill.jobs.layouts import limits
 from windowmill.windowing.errors import HeldError
 
+#: Number of steps; a few where it is not given.
+WANTED = os.environ.get("WINDOWMILL_STEPS")
+_STEPS_OF_AN_EXAMPLE, _EXAMPLES_OF_A_SEED, _TOLD_EVERY = 50, 10, 50
+Draw = Callable[[st.SearchStrategy[Any]], Any]
 _ARRIVALS = ("in order", "in order", "in order", "late", "in any order", "again", "nothing")
 KINDS = ("slices", "live_rows", "mixed", "revise", "lasting")
 _SEEDS, _SHARES = st.integers(0, 10_000), st.integers(0, 100)
 _BY_SPARK = st.sampled_from([False, False, False, True])
+#: What a step may be: a method ``_<step>`` of the machine, or a method of its world; what is named twice comes twice as often.
 _STEPS = (
     *("append", "append", "append", "append_and_crash", "append_and_crash", "append_and_crash", "crash", "run", "run", "run_twice"),
     *("hold", "hold", "release", "discard", "abandon", "backfill", "backfill", "maintain", "optimize_sink"),
@@ -33,21 +42,32 @@ _STEPS = (
 )
 
 
-def _die() -> None:
-    raise DiedError
-
-
-def _lose() -> None:
-    raise failpoints.InjectedError("the response is lost")
-
-
-class Machine(Stepping):
+class Machine(RuleBasedStateMachine):
     """After whatever has happened, a run that drains the source leaves the tables that the reference engine says."""
 
     #: Folder of the prepared pipelines and of the one that is worked on.
     root: ClassVar[Path]
-    steps, instead = _STEPS, "append"
+    #: How often each step has been taken, over all examples.
+    done: ClassVar[Counter[str]] = Counter()
     _prepared: ClassVar[dict[str, World]] = {}
+    #: Whether no step has failed.
+    sound = False
+
+    # One rule, which draws what it does: of several, Hypothesis leaves out half in each example, and often all that run.
+    @rule(data=st.data())
+    def step(self, data: st.DataObject) -> None:
+        what = data.draw(st.sampled_from(_STEPS))
+        what = what if self.allowed(what) else "append"
+        self.sound = False
+        if hasattr(self, f"_{what}"):
+            getattr(self, f"_{what}")(self.world, data.draw)
+        else:
+            getattr(self.world, what)()
+        self.look()
+        self.sound = True
+        self.done[what] += 1
+        if WANTED and self.done.total() % _TOLD_EVERY == 0:
+            print(f"  {self.done.total()} steps: {', '.join(f'{n} {name}' for name, n in self.done.most_common())}", flush=True)
 
     @initialize(kind=st.sampled_from(KINDS), fresh=st.sampled_from([False, False, True]), example=st.integers(0, 1 << 32))
     def begin(self, kind: str, fresh: bool, example: int) -> None:
@@ -105,20 +125,8 @@ class Machine(Stepping):
             rows = world.new_rows(seed, count, late=draw(st.integers(1, 150)) if how == "late" else 0)
         world.land(shuffled(seed, rows) if how == "in any order" else rows)
 
-    def _optimize(self, world: World, draw: Draw) -> None:
-        world.optimize()
-
-    def _vacuum(self, world: World, draw: Draw) -> None:
-        world.vacuum()
-
     def _clean_log(self, world: World, draw: Draw) -> None:
         world.clean_log(self.read_through - draw(st.integers(0, 3)))
-
-    def _add_column(self, world: World, draw: Draw) -> None:
-        world.add_column()
-
-    def _set_property(self, world: World, draw: Draw) -> None:
-        world.set_property()
 
     # The pipeline
 
@@ -147,26 +155,17 @@ class Machine(Stepping):
         assert newest is not None
         assert (newest.status, newest.verdict) == ("committed", "discarded")
 
-    def _abandon(self, world: World, draw: Draw) -> None:
-        world.abandon()
-
     def _backfill(self, world: World, draw: Draw) -> None:
         with _worked_on(draw(_BY_SPARK)):
             world.backfill(draw(_SHARES), draw(_SHARES))
         assert world.held_batch() is None
-
-    def _maintain(self, world: World, draw: Draw) -> None:
-        world.maintain()
-
-    def _optimize_sink(self, world: World, draw: Draw) -> None:
-        world.optimize_sink()
 
     def _crash(self, world: World, draw: Draw) -> None:
         what = draw(st.sampled_from([name for name in sorted(OPERATIONS) if self.allowed(name)]))
         rulings = what in ("release", "discard", "abandon")
         others = {"batch", "held", *failpoints.STEPS} if rulings else {"ruling"} if self.is_held or what == "hold" else {"ruling", "held"}
         place = draw(st.sampled_from([place for place in failpoints.FAILPOINTS if place.partition(".")[0] not in others]))
-        failpoints.arm(place, _lose if place.endswith(".lost") else _die)
+        arm(place)
         try:
             with contextlib.suppress(DiedError, failpoints.InjectedError, HeldError), _worked_on(draw(_BY_SPARK)):
                 OPERATIONS[what](world)
@@ -198,3 +197,34 @@ def _worked_on(by_spark: bool) -> Iterator[None]:
         yield
     finally:
         limits.MAX_ROWS = most
+
+
+def take(number: int, examples: int, steps: int) -> None:
+    """Take ``steps`` of each of so many ``examples``, drawn from the seed ``number``."""
+    chosen = settings(
+        max_examples=examples,
+        stateful_step_count=steps,
+        phases=(Phase.generate,),  # shrinking would run thousands of batches
+        deadline=None,
+        database=None,
+        derandomize=False,
+        report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck),
+    )
+    run_state_machine_as_test(seed(number)(Machine), settings=chosen)
+
+
+def take_those_wanted() -> None:
+    """Take as many steps as the environment asks for, seed by seed, and fail with the seeds that failed."""
+    assert WANTED is not None
+    failed, number = [], int(os.environ.get("WINDOWMILL_SEED", "0"))
+    while Machine.done.total() < int(WANTED):
+        before = Machine.done.total()
+        try:
+            take(number, _EXAMPLES_OF_A_SEED, _STEPS_OF_AN_EXAMPLE)
+        except Exception as err:  # noqa: BLE001 - the other seeds are tried all the same
+            failed.append(number)
+            print(f"seed {number} failed: {type(err).__name__}: {err}\n" + "\n".join(getattr(err, "__notes__", [])), flush=True)
+        print(f"seed {number}: {Machine.done.total() - before} steps, {Machine.done.total()} of {WANTED}", flush=True)
+        number += 1
+    assert failed == [], f"seeds that failed: {failed}; run one by WINDOWMILL_SEED=n WINDOWMILL_STEPS=1"

@@ -15,6 +15,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from tests.spark.harness import AGGREGATES, BASE, Bench, Row, events, lasting
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.windowing.spec import Pipeline
 
 #: Columns that tell attempts, instants and names of files apart, not what was computed: each writer of a source names its files anew.
 _PER_ATTEMPT = {"generation", "attempt", "at", "source_file"}
@@ -89,11 +90,13 @@ class Story:
         return {role: contents(path) for role, path in paths.items()}
 
     def batches(self) -> list[tuple[Any, ...]]:
-        """What the ledger says of each batch."""
-        return [
-            (b.number, b.action, b.status, b.verdict, b.from_version, b.to_version, b.counts)
-            for b in Ledger.open(self.bench.pipeline).batches()
-        ]
+        return batches_of(self.bench.pipeline)
+
+
+def batches_of(pipeline: Pipeline) -> list[tuple[Any, ...]]:
+    """What the ledger says of each batch."""
+    batches = Ledger.open(pipeline).batches()
+    return [(b.number, b.action, b.status, b.verdict, b.from_version, b.to_version, b.counts) for b in batches]
 
 
 def undisturbed(name: str, folder: Path) -> Story:

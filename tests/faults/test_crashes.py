@@ -1,104 +1,95 @@
-"""A run dies by kill -9, or meets another one; the next run leaves the tables of one clean run."""
+"""A run dies by kill -9, or meets another one; the next run leaves the tables of undisturbed ones."""
 
 from __future__ import annotations
 
+import itertools
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from contextlib import nullcontext, suppress
 
 import pytest
-import yaml
-from deltalake import DeltaTable
 
-from tests.spark.harness import Bench, differences, events
-from windowmill.checkpoints.failpoints import FAILPOINTS
-from windowmill.checkpoints.ledger import Ledger
-from windowmill.jobs.batch.steps import _Steps
+from tests.faults import pipelines
+from tests.faults.dying import DiedError, arm
+from tests.faults.pipelines import Story
+from windowmill.checkpoints import failpoints
+from windowmill.windowing.errors import FencedError
 
-ROWS = events(21, 500)
-_PLACES = [place for place in FAILPOINTS if place.partition(".")[0] not in ("held", "ruling", "compact")]
-
-
-pytestmark = pytest.mark.local
+#: The order in which a batch writes, and then compacts its tables.
+WRITES = ("batch", "quality", "sink", "quarantine", "state", "compact")
+_ALL = os.environ.get("WINDOWMILL_FAULTS") == "all"
+_PLACES = [place for place in failpoints.FAILPOINTS if place.partition(".")[0] not in ("held", "ruling", "compact")]
+_MEETINGS = [("batch", None), ("batch", "batch"), ("batch", "sink"), ("sink", None), ("quality", "state"), ("state", "quarantine")]
 
 
 @pytest.fixture(scope="module")
-def begun(tmp_path_factory) -> Path:
-    """Folder of a pipeline that has committed its first batch and has a second one waiting."""
-    bench = Bench(tmp_path_factory.mktemp("begun"))
-    bench.land(ROWS[:250])
-    bench.run()
-    bench.land(ROWS[250:])
-    return bench.folder
+def begun(tmp_path_factory) -> tuple[Story, tuple]:
+    """A pipeline after its first batch, and its tables after undisturbed runs over the other versions."""
+    return pipelines.begun("slices", tmp_path_factory.mktemp("crashes"))
 
 
 @pytest.fixture
-def bench(begun, tmp_path) -> Bench:
-    return Bench(Path(shutil.copytree(begun, tmp_path / "bench")), commits=[0] * 250 + [1] * (len(ROWS) - 250))
+def story(begun, tmp_path) -> Story:
+    """The pipeline, with a second version waiting."""
+    story = begun[0].copied_to(tmp_path / "story")
+    story.land(1)
+    return story
 
 
+def check_clean(story: Story, begun: tuple[Story, tuple]) -> None:
+    story.land(2)
+    story.run()
+    assert (story.tables(), story.batches()) == begun[1]
+
+
+@pytest.mark.local
 @pytest.mark.covers("P1")
-@pytest.mark.parametrize("place", _PLACES if os.environ.get("WINDOWMILL_FAULTS") == "all" else ["batch.lost", "sink.lost", "state.before"])
-def test_a_run_that_is_killed_before_it_needs_spark_is_made_good_by_the_next(bench, place):
+@pytest.mark.parametrize("place", _PLACES if _ALL else ["batch.lost", "sink.lost", "state.before"])
+def test_a_run_that_is_killed_before_it_needs_spark_is_made_good_by_the_next(story, begun, place):
     """Processes of their own; neither starts Spark."""
-    spec = bench.folder / "spec.yaml"
-    spec.write_text(yaml.safe_dump(bench.spec))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}
-    command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(spec)]
+    command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(story.spec_file())]
     killed = subprocess.run(command, env=environment | {"WINDOWMILL_FAILPOINT": f"{place}:kill"}, capture_output=True, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert b"start " not in killed.stderr
     subprocess.run(command, env=environment, capture_output=True, check=True)
-    _check_clean(bench)
+    check_clean(story, begun)
 
 
-def _check_clean(bench: Bench) -> None:
-    want = bench.expected(ROWS)
-    assert differences(bench.rows(), want.rows) == []
-    assert len(bench.quarantine()) == len(want.quarantined)
-    batches = Ledger.open(bench.pipeline).batches()
-    assert [(b.number, b.status, b.from_version, b.to_version) for b in batches] == [(0, "committed", -1, 0), (1, "committed", 0, 1)]
-    assert sum(b.counts.rows_read for b in batches) == len(ROWS)
-    for table, role in ((bench.sink, "sink"), (f"{bench.sink}.windowmill/state", "state")):
-        writes = [c for c in DeltaTable(table).history() if '"batch": 1' in str(c.get("userMetadata", ""))]
-        assert len(writes) == 1, f"{role} has {len(writes)} commits of batch 1"
-
-
+@pytest.mark.local
 @pytest.mark.covers("V4")
-def test_two_runs_at_once_make_one_commit(tmp_path):
-    bench = Bench(tmp_path)
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(yaml.safe_dump(bench.spec))
-    bench.land(ROWS)
-    command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(spec)]
+def test_two_runs_at_once_make_one_commit(story, begun):
+    command = [sys.executable, "-m", "windowmill.jobs.cli", "run", str(story.spec_file())]
     runs = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     told = [run.communicate(timeout=300) for run in runs]
     assert [run.returncode for run in runs] == [0, 0], told
     assert sorted("nothing new" in out for out, _ in told) == [False, True]
     assert sum("another run of this pipeline is under way" in err for _, err in told) == 1
-    assert [b.status for b in Ledger.open(bench.pipeline).batches()] == ["committed"]
-    assert differences(bench.rows(), bench.expected(ROWS).rows) == []
+    check_clean(story, begun)
 
 
-def test_without_the_lease_the_ledger_alone_lets_one_of_two_attempts_commit(bench, monkeypatch):
-    """Attempt 1 sleeps through attempt 2's whole run, wakes, and is fenced off without effect."""
-    from contextlib import nullcontext
-
-    from windowmill.windowing.errors import FencedError
-
+@pytest.mark.covers("P6", "P7")
+@pytest.mark.usefixtures("each_scheduler")
+@pytest.mark.parametrize(("first", "second"), itertools.product(WRITES, (None, *WRITES)) if _ALL else _MEETINGS)
+def test_without_the_lease_the_ledger_alone_lets_one_of_two_attempts_commit(story, begun, monkeypatch, first, second):
+    """One sleeps before a write while another works to its end, or dies before one. The simulator has every interleaving."""
     monkeypatch.setattr("windowmill.jobs.batch.loop.lease", lambda *a, **k: nullcontext())
-    original, woken = _Steps.validate, []
+    slept, fenced = [], False
 
-    def overtaken(self, *arguments):
-        if not woken:
-            woken.append(True)
-            assert len(bench.run()) == 1
-        return original(self, *arguments)
+    def meanwhile() -> None:
+        slept.append(first)
+        if second is not None:
+            arm(f"{second}.before")
+        with suppress(DiedError):
+            story.run()
 
-    monkeypatch.setattr(_Steps, "validate", overtaken)
-    with pytest.raises(FencedError, match=r"batch 1 has been recorded by another attempt|another run wrote"):
-        bench.run()
-    _check_clean(bench)
+    failpoints.arm(f"{first}.before", meanwhile)
+    try:
+        story.run()
+    except FencedError:
+        fenced = True
+    assert (slept, fenced) == ([first], first == "batch" and second != "batch")
+    failpoints.disarm()
+    check_clean(story, begun)

@@ -96,22 +96,3 @@ def test_a_run_that_fails_is_made_good_by_the_next(request, stories, tmp_path, m
     story.land(2)
     story.run()
     assert (story.tables(), story.batches()) == clean
-
-
-@pytest.mark.spark
-@pytest.mark.covers("P11")
-@pytest.mark.parametrize(
-    ("first", "second"), [("sink.after", "state.before"), ("validate.begin", "sink.before"), ("batch.after", "quarantine.after")]
-)
-def test_a_recovery_that_fails_too(spark, stories, tmp_path, first, second):
-    original, clean = stories("slices")
-    story = original.copied_to(tmp_path / "story")
-    story.land(1)
-    for place in (first, second):
-        arm(place)
-        with contextlib.suppress(DiedError), _by_spark(many_tasks=place == second):
-            story.run()
-        failpoints.disarm()
-    story.land(2)
-    story.run()
-    assert (story.tables(), story.batches()) == clean

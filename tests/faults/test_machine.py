@@ -10,8 +10,7 @@ import shutil
 
 import pytest
 
-from tests.faults.machine import Machine
-from tests.faults.stepping import WANTED, take, take_those_wanted
+from tests.faults.machine import WANTED, Machine, take, take_those_wanted
 from windowmill.checkpoints import upkeep
 from windowmill.checkpoints.state import compaction, tables
 from windowmill.jobs.batch import closing
@@ -38,7 +37,7 @@ def machine(spark, tmp_path, monkeypatch):
 
 def test_steps_in_any_order(machine):
     if WANTED:
-        take_those_wanted(machine)
+        take_those_wanted()
     else:
-        take(machine, 3, examples=2, steps=15)
+        take(3, examples=2, steps=15)
         assert machine.done.total() >= 22

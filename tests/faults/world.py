@@ -30,21 +30,14 @@ Place = tuple[Any, ...]
 
 @dataclass
 class World:
-    """What outlives runs, and the rows of each version of the source, which are all that the oracle needs to know.
-
-    Attributes
-    ----------
-    landed
-        Rows by the version of the source that brought them.
-    minutes
-        Event time at which the next rows begin.
-    history_gone
-        Whether files or log entries of versions that have been read are gone.
-    """
+    """What outlives runs, and the rows of each version of the source, which are all that the oracle needs to know."""
 
     bench: Bench
+    #: Rows by the version of the source that brought them.
     landed: dict[int, list[Row]] = field(default_factory=dict)
+    #: Event time at which the next rows begin.
     minutes: float = 0.0
+    #: Whether files or log entries of versions that have been read are gone.
     history_gone: bool = False
     columns_added: int = 0
 

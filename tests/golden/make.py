@@ -3,8 +3,8 @@
 Tables are made in the folder ``/golden``, which their logs name, and copied here.
 
 Each case is a folder ``tests/golden/format-<n>/<case>/`` with the source, the sink and ``sink.windowmill`` of a small pipeline after two
-batches, and ``spec.json``, whose paths are relative to the folder. Folders of formats that have been released are never made anew:
-``test_golden.py`` goes on from each of them.
+batches, and ``spec.json``, whose paths are relative to the folder; a new format takes the specs of the one before. Folders of formats that
+have been released are never made anew: ``test_golden.py`` goes on from each of them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from typing import Any
 import pyarrow as pa
 from deltalake import write_deltalake
 
-from tests.spark.harness import AGGREGATES, BASE, MINUTE, WINDOWS, lasting, quiet
+from tests.faults.dying import DiedError
+from tests.spark.harness import BASE, MINUTE, lasting, quiet
 from windowmill.jobs.batch import loop
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -48,140 +49,15 @@ SCHEMA = pa.schema(
         ("seen", pa.timestamp("us", "UTC")),
     ]
 )
-TYPED = {
-    **AGGREGATES,
-    "spent": {"sum": "price"},
-    "cheapest": {"min": "price"},
-    "latest": {"max": "seen"},
-    "first_day": {"min": "day"},
-    "bytes": {"arg_max": ["raw", "small"]},
-    "bins": {"histogram": {"column": "v", "edges": [0, 25, 50, 75]}},
-    "slope": {"linear_trend": ["i", "v"]},
-    "any_flag": {"bool_or": "flag"},
-}
-OBJECTS = {
-    "n": {"count": "*"},
-    "total": {"sum": "v"},
-    "kinds": {"count_distinct": "label"},
-    "labels": {"collect": "label"},
-    "half": {"quantile": {"column": "i", "q": 0.5}},
-    "when": {"max": "seen"},
-    "spent": {"sum": "price"},
-}
-LIVE = [
-    {"name": "last_5", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
-    {"name": "jumps", "type": "sliding", "evict": {"delta": {"column": "i", "by": 2}}, "trigger": {"delta": {"column": "v", "by": 10}}},
-    {"name": "visits", "type": "session", "gap": "4 minutes", "max_size": "1 hour"},
-    {"name": "steps", "type": "cumulative", "size": "1 hour", "step": "15 minutes"},
-]
-LONG = [
-    {"name": "long", "type": "hopping", "size": "1500 minutes", "hop": "10 minutes"},
-    {"name": "short", "type": "hopping", "size": "47 minutes", "hop": "7 minutes", "origin": "2024-03-01T00:01:00Z"},
-]
-#: What differs from :func:`spec_of` in each case.
-CASES: dict[str, dict[str, Any]] = {
-    "slices": {"keys": ["k", "day"], "aggregates": TYPED},
-    "nodes": {"keys": ["small", "flag"], "windows": LONG},
-    "live": {"keys": ["price", "k"], "windows": LIVE, "aggregates": OBJECTS},
-    "revise": {"keys": ["ratio"], "windows": [LIVE[2], LIVE[3]], "aggregates": OBJECTS, "emit": "revise"},
-    "integers": {
-        "keys": [],
-        "time": {"column": "n", "unit": "none", "disorder": 40, "lateness": 60},
-        "windows": [{"name": "w", "type": "tumbling", "size": 100}, {"name": "h", "type": "hopping", "size": 250, "hop": 60}],
-        "aggregates": {"rows": {"count": "*"}, "total": {"sum": "i"}, "high": {"max": "label"}, "closing": {"last": "v"}},
-    },
-    "open": {"keys": ["seen"], "aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}, "whole": {"sum": "i"}}},
-    "held": {"keys": ["raw"], "aggregates": {"n": {"count": "*"}, "spread": {"stddev_samp": "v"}}},
-    "objects": {"keys": ["day"], "aggregates": OBJECTS},
-    "calendars": {
-        "windows": [
-            {"name": "days", "type": "hopping", "size": "1 day", "hop": "1 hour", "timezone": "America/New_York"},
-            {"name": "so_far", "type": "cumulative", "size": "2 hours", "step": "15 minutes"},
-        ]
-    },
-    "sessions": {
-        "keys": ["flag"],
-        "windows": [{"name": "visits", "type": "session", "gap": "4 minutes"}, {"name": "w", "type": "tumbling", "size": "1 hour"}],
-        "aggregates": OBJECTS,
-    },
-    "revised_visits": {
-        "keys": ["flag"],
-        "windows": [{"name": "visits", "type": "session", "gap": "4 minutes"}, {"name": "stays", "type": "session", "gap": "30 seconds"}],
-        "aggregates": OBJECTS,
-        "emit": "revise",
-    },
-    "cut_visits": {
-        "keys": ["flag"],
-        "windows": [
-            {"name": "visits", "type": "session", "gap": "4 minutes"},
-            {"name": "short", "type": "session", "gap": "4 minutes", "max_size": "20 minutes"},
-        ],
-        "aggregates": OBJECTS,
-    },
-    "positions": {
-        "keys": ["ratio"],
-        "windows": [
-            {"name": "last_5", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
-            {"name": "ticks", "type": "sliding", "evict": {"time": "31 minutes"}, "trigger": {"time": "10 minutes"}},
-            {"name": "flush", "type": "tumbling", "evict": {"delta": {"column": "i", "by": 2}}},
-        ],
-        "aggregates": OBJECTS | {"closing": {"last": "v"}},
-    },
-    "deltas": {
-        "keys": ["ratio"],
-        "windows": [
-            {"name": "band", "type": "sliding", "evict": {"delta": {"column": "v", "by": 40}}, "trigger": {"count": 2}},
-            {"name": "near", "type": "sliding", "evict": {"delta": {"column": "i", "by": 4}}, "trigger": {"time": "10 minutes"}},
-            {"name": "last_5", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},
-        ],
-        "aggregates": OBJECTS | {"closing": {"last": "v"}},
-    },
-    "mixed": {
-        "keys": ["small", "k"],
-        "windows": [
-            *WINDOWS[:2],
-            {"name": "visits", "type": "session", "gap": "4 minutes"},
-            LIVE[0],
-            LIVE[1],
-            {"name": "spans", "type": "snapshot"},
-        ],
-        "aggregates": OBJECTS,
-    },
-    "empty": {
-        "keys": ["flag"],
-        "windows": [
-            {"name": "slots", "type": "tumbling", "size": "2 minutes", "empty": "emit"},
-            {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "20 minutes", "empty": "emit"},
-            {"name": "w", "type": "tumbling", "size": "1 hour"},
-        ],
-        "emit": "revise",
-    },
-    "lasting": {
-        "keys": ["flag"],
-        "time": {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"},
-        "windows": [*WINDOWS[1:], LIVE[3], {"name": "days", "type": "tumbling", "size": "1 day", "timezone": "America/New_York"}],
-        "aggregates": OBJECTS | {"opening": {"first": "label"}, "level": {"time_weighted_mean": "i"}},
-    },
-    "lasting_revised": {
-        "keys": ["flag"],
-        "time": {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "30 minutes"},
-        "windows": [
-            {"name": "slots", "type": "tumbling", "size": "10 minutes", "empty": "emit"},
-            {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "20 minutes", "empty": "emit"},
-            LIVE[3],
-        ],
-        "aggregates": {"n": {"count": "*"}, "opening": {"first": "label"}, "level": {"time_weighted_mean": "i"}},
-        "emit": "revise",
-    },
-}
+#: Each has its spec in its folder.
+CASES = (
+    *("calendars", "cut_visits", "deltas", "empty", "held", "integers", "lasting", "lasting_revised", "live", "mixed", "nodes", "objects"),
+    *("open", "positions", "revise", "revised_visits", "sessions", "slices"),
+)
 #: The cases whose tables are kept of each format of ledgers.
-KEPT: dict[str, tuple[str, ...]] = {"5": tuple(CASES)}
+KEPT = {"5": CASES}
 #: An expectation that no batch meets: it holds the second one of the case ``held``.
 IMPOSSIBLE = {"type": "expect_column_values_to_be_between", "column": "n", "max_value": -1, "severity": "critical"}
-
-
-class Died(BaseException):
-    """Stands for a process that is gone."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +74,6 @@ class Golden:
         return found | {"quarantine": {"warn": "never", "hold": "never"}} | changes
 
     def run(self, ruling: Any = None, **changes: Any) -> list[Any]:
-
         return loop.run(parse_pipeline(self.spec(**changes)), quiet(), ruling=ruling)
 
     def land(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -206,19 +81,6 @@ class Golden:
         if "end" in self.spec()["time"]:
             rows, schema = lasting(rows, 4), SCHEMA.append(pa.field("e", pa.timestamp("us", "UTC")))
         write_deltalake(self.folder / "source", pa.Table.from_pylist(list(rows), schema=schema), mode="append")
-
-
-def spec_of(case: str) -> dict[str, Any]:
-    """The spec of a case, with relative paths."""
-    return {
-        "pipeline": f"golden_{case}",
-        "source": {"path": "source"},
-        "keys": ["k"],
-        "time": {"column": "t", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"},
-        "windows": WINDOWS,
-        "aggregates": AGGREGATES,
-        "sink": {"path": "sink"},
-    } | CASES[case]
 
 
 def rows_of(seed: int, count: int, first: int = 0) -> list[dict[str, Any]]:
@@ -255,7 +117,7 @@ def make(case: str, folder: Path, count: int = 150) -> None:
     from windowmill.jobs.batch.steps import _Steps
 
     folder.mkdir(parents=True)
-    (folder / "spec.json").write_text(json.dumps(spec_of(case), indent=1) + "\n")
+    shutil.copy(max(HERE.glob(f"format-*/{case}/spec.json")), folder)
     golden, rows = Golden(folder), rows_of(1, 2 * count)
     _land_in_commits(golden, rows[:count])
     golden.run()
@@ -263,12 +125,9 @@ def make(case: str, folder: Path, count: int = 150) -> None:
     if case == "open":
         publish = _Steps.publish
         _Steps.publish = _dying  # type: ignore[method-assign, assignment]
-        try:
+        with contextlib.suppress(DiedError):
             golden.run()
-        except Died:
-            pass
-        finally:
-            _Steps.publish = publish  # type: ignore[method-assign]
+        _Steps.publish = publish  # type: ignore[method-assign]
     elif case == "held":
         from windowmill.windowing.errors import HeldError
 
@@ -287,7 +146,7 @@ def _land_in_commits(golden: Golden, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _dying(*_: object) -> None:
-    raise Died
+    raise DiedError
 
 
 def main(format_: str, scratch: Path) -> None:
@@ -297,9 +156,9 @@ def main(format_: str, scratch: Path) -> None:
     session = spark_session("golden tables", master="local[2]", brief=True)
     for case in KEPT[format_]:
         folder = Path(f"format-{format_}") / case
-        if not (HERE / folder).exists():
+        if not (HERE / folder / "sink").exists():
             make(case, scratch / folder)
-            shutil.copytree(scratch / folder, HERE / folder)
+            shutil.copytree(scratch / folder, HERE / folder, dirs_exist_ok=True)
     session.stop()
 
 

@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.checkpoints.records import NOW, commit
 from windowmill.checkpoints.batches import LastWrite
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import DeltaOwnTable
+from windowmill.checkpoints.own_tables import OwnTable
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.batch.planning import Acceptance, next_backfill, next_run
@@ -200,7 +200,7 @@ def test_a_run_with_nothing_new_notices_that_a_table_is_gone_or_another(tmp_path
     path = bench.folder / "sink" if role == "sink" else Path(Places.of(bench.pipeline).state)
     path.mkdir(parents=True, exist_ok=True)
     write_deltalake(path, pa.table({"batch": [0]}))
-    table = DeltaOwnTable(role, str(path))
+    table = OwnTable(role, str(path))
     bench.commit(written={role: LastWrite(0, table.table_version().table_id, 0, table.change_at(0).digest)})
     assert bench.plan() is None
     shutil.rmtree(path)

@@ -35,7 +35,7 @@ MUTANTS = {
     f"{LEDGER_INTEGRITY}each_byte_of_a_file_of_records_is_checked": [
         ("record-file-checksum-not-verified", "checkpoints.records:decoded", never("_ and zlib.crc32(_) != _")),
     ],
-    f"{LEDGER}a_newer_format_is_refused": [
+    f"{LEDGER}another_format_is_refused_in_one_line": [
         ("newer-ledger-accepted", "checkpoints.records:check_record", without("raise LedgerError(...)")),
     ],
     f"{LEDGER_INTEGRITY}what_a_ledger_may_not_hold_is_refused": [

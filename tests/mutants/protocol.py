@@ -60,7 +60,7 @@ MUTANTS = {
     f"{PROTOCOL}a_recorded_file_that_is_gone_is_named": [
         (
             "recorded-files-not-looked-for",
-            "checkpoints.own_tables:DeltaOwnTable.fetch",
+            "checkpoints.own_tables:OwnTable.fetch",
             instead("_ if _ is None else data_files.missing(...)", "[]"),
         ),
     ],
@@ -118,7 +118,7 @@ MUTANTS = {
         ("orphans-accepted", "checkpoints.own_tables:verify", never("not _.count")),
     ],
     f"{PROTOCOL}what_another_batch_landed_is_not_taken_for_this_one": [
-        ("later-batch-landed-unnoticed", "checkpoints.own_tables:DeltaOwnTable._checked", without("raise LedgerBehindError(...)")),
+        ("later-batch-landed-unnoticed", "checkpoints.own_tables:OwnTable._checked", without("raise LedgerBehindError(...)")),
     ],
     f"{FOREIGN_CHANGES}what_rewrites_or_describes_is_no_change": [
         ("rewrites-are-changes", "checkpoints.own_tables:_change", always('bool(_.get("dataChange", _))')),
@@ -143,6 +143,6 @@ MUTANTS = {
         ("restore-after-a-compaction-is-foreign", "checkpoints.own_tables:foreign_change", without("_.moved_in")),
     ],
     f"{FOREIGN_CHANGES}a_table_whose_first_log_entries_are_gone": [
-        ("log-without-its-beginning", "checkpoints.own_tables:DeltaOwnTable.table_version", without("raise self._unreadable(...)")),
+        ("log-without-its-beginning", "checkpoints.own_tables:OwnTable.table_version", without("raise self._unreadable(...)")),
     ],
 }

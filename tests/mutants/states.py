@@ -67,7 +67,7 @@ MUTANTS = {
         ("compaction-over-what-came-since", "checkpoints.features:own_commit", without("max_commit_retries=0")),
     ],
     f"{UPKEEP}what_others_keep_in_the_folder_of_a_table_stays": [
-        ("files-of-others-vacuumed", "checkpoints.upkeep:_vacuumed", without("_are_of_others(...)")),
+        ("files-of-others-vacuumed", "checkpoints.upkeep:vacuum", without("_are_of_others(...)")),
     ],
     (f"{KEPT_TABLES}a_table_that_was_made_anew_is_another", f"{KEPT_TABLES}an_older_copy_put_back_is_seen"): [
         (

@@ -16,10 +16,10 @@ import yaml
 from deltalake import TableFeatures
 
 from tests.faults.kills import Run
-from tests.faults.pipelines import PIPELINES, contents
+from tests.faults.pipelines import PIPELINES, batches_of, contents
+from tests.faults.world import UNMET
 from tests.spark.harness import MINUTE, Bench, Row, differences, events, quiet
 from windowmill.checkpoints import stores
-from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.cli import main
@@ -31,8 +31,6 @@ from windowmill.windowing.errors import FencedError, HeldError, MachineError, Si
 #: They need the S3 server that `make test` builds.
 pytestmark = pytest.mark.thorough
 
-#: A rule that no batch passes.
-UNMET = [{"type": "expect_table_row_count_to_equal", "value": -1, "severity": "critical"}]
 TABLES = ("sink", *(f"sink.windowmill/{name}" for name in ("state", "quarantine", "quality", "held")))
 
 
@@ -55,10 +53,7 @@ class PlacedBench(Bench):
         return {name: contents(f"{self.base}/{name}") for name in TABLES}
 
     def batches(self) -> list[tuple[Any, ...]]:
-        """What the ledger says of each batch."""
-        return [
-            (b.number, b.action, b.status, b.verdict, b.from_version, b.to_version, b.counts) for b in Ledger.open(self.pipeline).batches()
-        ]
+        return batches_of(self.pipeline)
 
     def held(self) -> None:
         """A run whose rows break a rule."""

@@ -148,14 +148,9 @@ def test_two_writers_that_win_are_refused_whichever_of_them_the_store_keeps(monk
         protocol._check("s3://b/t", "probe", 0, ["a", "b"])
 
 
-@pytest.mark.parametrize(
-    "path", ["/tables/t", "tables/t", "file:///tables/t", "s3://b/t", "s3a://b/t", "gs://b/t", "abfss://c@a.example/t"]
-)
-def test_schemes_with_conditional_writes(path):
-    check_scheme(path)
-
-
 def test_an_unknown_scheme_is_refused():
+    for known in ("/tables/t", "tables/t", "file:///tables/t", "s3://b/t", "s3a://b/t", "gs://b/t", "abfss://c@a.example/t"):
+        check_scheme(known)
     with pytest.raises(MachineError, match=r"^oss://\*\*\*@b/t: oss:// is not known to keep two writers apart") as refused:
         check_scheme("oss://key:SECRET@b/t")
     assert "SECRET" not in str(refused.value)

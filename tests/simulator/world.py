@@ -95,7 +95,7 @@ class MemoryTable:
             if found is not None and found > batch:
                 raise LedgerBehindError(f"{self.place}: batch {found} is committed")
             if found == batch:
-                return BatchCommit(change.version, change.rows, change.digest, change.note)
+                return BatchCommit(change.version, change.digest, change.note)
         return None
 
     def refuse_misfit(self, changes: Changes) -> None:
@@ -128,7 +128,7 @@ class MemoryTable:
             added = frozenset(identity_of({"path": file.path}) for file in changes.files)
             removed = frozenset().union(*(change.added for change in before)) if publication.replaces_all else frozenset[str]()
             once = {publication.app_id: publication.batch}
-            before.append(Change(len(before), "WRITE", added, removed, changes.rows, dict(publication.note), once))
+            before.append(Change(len(before), "WRITE", added, removed, dict(publication.note), once))
 
         self.probe(self.role, write)
 
