@@ -135,10 +135,7 @@ _LAYOUTS: tuple[StateLayout, ...] = ("slices", "sessions", "positions", "live ro
 def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
     """The parts of a pipeline over columns of ``types``.
 
-    Raises
-    ------
-    SpecError
-        If the aggregates do not fit the columns, or a key has the name of a column that partials need.
+    Raises ``SpecError`` if the aggregates do not fit the columns, or a key has the name of a column that partials need.
     """
     found = windows_by_layout(pipeline)
     if set(found) <= {"live rows"}:

@@ -50,52 +50,36 @@ class Combines:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The leaves of a window, and what a key keeps of it between batches.
+    """The leaves of a window, and what a key keeps of it between batches."""
 
-    Attributes
-    ----------
-    slicing, why
-        Name of the cut into leaves, and its reason.
-    leaves, new_leaves
-        n and m in words.
-    n, m
-        Where the spec determines them.
-    nodes
-        Most rows of the state that a window is made of, where these are nodes; ``None`` where they are all of its leaves, or not known.
-    state, state_rows
-        What a key keeps, in words, and in rows where the spec determines that.
-    """
-
+    #: Name of the cut into leaves, and its reason.
     slicing: str
     why: str
+    #: n and m in words.
     leaves: str
     new_leaves: str
+    #: Where the spec determines them.
     n: float | None
     m: float | None
+    #: Most rows of the state that a window is made of, where these are nodes; ``None`` where they are all of its leaves, or not known.
     nodes: int | None
+    #: What a key keeps, in words, and in rows where the spec determines that.
     state: str
     state_rows: int | None = None
 
 
 class Described(NamedTuple):
-    """How a layout computes one of its windows.
-
-    Attributes
-    ----------
-    engine, why
-        What combines the leaves of a window, and the reason.
-    reads, adds
-        Which state a batch reads for all windows of the layout, and what it adds to it.
-    row_bytes
-        Size of a row of the state as columns in memory, its key included.
-    """
+    """How a layout computes one of its windows."""
 
     shape: Shape
+    #: What combines the leaves of a window, and the reason.
     engine: str
     why: str
     combines: Combines
+    #: Which state a batch reads for all windows of the layout, and what it adds to it.
     reads: str
     adds: str
+    #: Size of a row of the state as columns in memory, its key included.
     row_bytes: int
 
 
@@ -111,72 +95,49 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class AggregatePlan:
-    """One aggregate, for all windows.
-
-    Attributes
-    ----------
-    assumed
-        The types that are assumed of its columns.
-    partial
-        Columns of the state that hold its partials, some of them other aggregates' too; none where only rows are kept.
-    accuracy
-        How exact its result is; empty if it is within the rounding of its type.
-    """
+    """One aggregate, for all windows."""
 
     name: str
     function: str
     columns: tuple[str, ...]
+    #: The types that are assumed of its columns.
     assumed: tuple[str, ...]
+    #: Columns of the state that hold its partials, some of them other aggregates' too; none where only rows are kept.
     partial: tuple[str, ...]
+    #: How exact its result is; empty if it is within the rounding of its type.
     accuracy: str
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """One window of the spec: how it is cut, what computes it, and what a key keeps of it between batches.
-
-    Attributes
-    ----------
-    layout
-        The layout of its state.
-    leaf_bytes
-        Size of one stored slice, session, node over positions or live row, its key included.
-    state_bytes
-        Size of ``shape.state_rows`` rows; ``None`` where their number depends on the data.
-    """
+    """One window of the spec: how it is cut, what computes it, and what a key keeps of it between batches."""
 
     name: str
     what: str
+    #: The layout of its state.
     layout: StateLayout
     shape: Shape
     choices: tuple[Choice, ...]
+    #: Size of one stored slice, session, node over positions or live row, its key included.
     leaf_bytes: int
+    #: Size of ``shape.state_rows`` rows; ``None`` where their number depends on the data.
     state_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """How a pipeline is computed.
-
-    Attributes
-    ----------
-    command
-        What is planned: ``run``, or, where the spec lacks what that needs, ``try`` with the engine of this name.
-    refused
-        The commands before it in this order, and why they do not.
-    layouts
-        The layouts of its windows.
-    why
-        The parts of the spec that need live rows, each with its reason.
-    reads, adds
-        Which state a batch reads, and what it adds to it; empty where no state is kept.
-    """
+    """How a pipeline is computed."""
 
     pipeline: str
+    #: What is planned: ``run``, or, where the spec lacks what that needs, ``try`` with the engine of this name.
     command: Command
+    #: The commands before it in this order, and why they do not.
     refused: tuple[tuple[Command, str], ...]
+    #: The layouts of its windows.
     layouts: tuple[StateLayout, ...]
+    #: The parts of the spec that need live rows, each with its reason.
     why: tuple[str, ...]
+    #: Which state a batch reads, and what it adds to it; empty where no state is kept.
     reads: str
     adds: str
     aggregates: tuple[AggregatePlan, ...]
@@ -186,11 +147,8 @@ class PipelinePlan:
 def plan(pipeline: Pipeline, refusal: str | None = None) -> PipelinePlan:
     """The plan of ``pipeline``; ``refusal`` is why ``run`` does not compute it, if so.
 
-    Raises
-    ------
-    SpecError
-        If an aggregate cannot be computed from its columns, a key has the name of a column of the state, or a function of the user's
-        cannot be loaded.
+    Raises ``SpecError`` if an aggregate cannot be computed from its columns, a key has the name of a column of the state, or a function of
+    the user's cannot be loaded.
     """
     types = assumed_types(pipeline)
     parts = divide(pipeline, types)

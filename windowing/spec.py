@@ -267,13 +267,6 @@ class Pipeline(SpecMapping):
         return self
 
     @model_validator(mode="after")
-    def _limits_agree(self) -> Self:
-        problem = self.quarantine.problem()
-        if problem is not None:
-            raise ValueError(f"quarantine.{problem}")
-        return self
-
-    @model_validator(mode="after")
     def _interval_events(self) -> Self:
         for name, aggregate in self.aggregates.items():
             if aggregate.declaration.partial == "none" and self.time.end is None:

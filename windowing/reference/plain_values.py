@@ -26,10 +26,7 @@ _LEAST, _GREATEST = -(2**63), 2**63 - 1
 def compute(name: str, spec: AggregateSpec, span: EventWindow) -> Any:
     """The aggregate ``spec`` over the events of ``span``, given in (time, tie_break, arrival) order.
 
-    Raises
-    ------
-    AggregateOverflowError
-        If an exact integer result does not fit in 64 bits.
+    Raises ``AggregateOverflowError`` if an exact integer result does not fit in 64 bits.
     """
     events = [event for event in span.events if spec.where is None or spec.where in event.record.holds]
     if spec.function == "count" and not spec.columns:
