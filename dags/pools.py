@@ -29,12 +29,7 @@ def pool_of(pipeline: str) -> str:
 def create_pools(pipelines: Iterable[str], settings: Mapping[str, str] | None = None) -> list[str]:
     """Create the pools of ``pipelines`` in Airflow's database, or reset them to one slot; returns their names.
 
-    Parameters
-    ----------
-    pipelines
-        Names of the pipelines.
-    settings
-        Environment variables that select the Airflow installation, in addition to this process' own.
+    ``settings`` are variables of the environment that select the Airflow installation, in addition to this process' own.
     """
     pools = {pool_of(name): {"slots": 1, "description": f"Runs of {name}, one at a time", "include_deferred": True} for name in pipelines}
     if pools:

@@ -67,34 +67,23 @@ _OBSERVED_CHARACTERS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class RuleResult(Rule):
-    """A rule with its result.
+    """A rule with its result."""
 
-    Attributes
-    ----------
-    outcome
-        ``broken`` if it could not be evaluated, which counts like ``failed``.
-    observed
-        The observation in JSON values: a statistic, a list of columns, or the error of a broken rule. It may contain values of the
-        rows, so it is stored in the quality table and never logged.
-    elements, unexpected
-        Number of rows checked, and of those that break the rule; ``None`` for rules about a statistic.
-    message
-        One line without values of the rows.
-    examples
-        Identity columns of rows that break the rule.
-    values
-        The values of the rule's columns in the first of these rows; stored in the quality table and shown with the row's key.
-    evaluated
-        Whether Great Expectations evaluated the rule. It need not where every row is certain to keep it, or there is no row.
-    """
-
+    #: ``broken`` if it could not be evaluated, which counts like ``failed``.
     outcome: Outcome
+    #: The observation in JSON values: a statistic, a list of columns, or the error of a broken rule. It may contain values of the rows, so
+    #: it is stored in the quality table and never logged.
     observed: Any
+    #: Number of rows checked, and of those that break the rule; ``None`` for rules about a statistic.
     elements: int | None
     unexpected: int | None
+    #: One line without values of the rows.
     message: str
+    #: Identity columns of rows that break the rule.
     examples: tuple[Mapping[str, Any], ...] = ()
+    #: The values of the rule's columns in the first of these rows; stored in the quality table and shown with the row's key.
     values: tuple[Mapping[str, Any], ...] = ()
+    #: Whether Great Expectations evaluated the rule. It need not where every row is certain to keep it, or there is no row.
     evaluated: bool = field(default=False, compare=False)
 
     @property
