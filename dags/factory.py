@@ -103,12 +103,7 @@ def build_dag(
 
             first = SourceVersionSensor(task_id="wait_for_source", spec=spec, poke_interval=WAIT_SECONDS)
             first >> batch
-        for step in before:
-            if isinstance(step, BaseOperator):
-                dag.add_task(step)
-                step >> first
-            else:
-                step() >> first
+        _add_steps(before, first, dag)
         # Also after a held batch, when the report is needed most.
         report = QualityReportOperator(task_id="quality_report", spec=spec, storage_conn_id=storage_conn_id, trigger_rule="all_done")
         announce = AnnounceOperator(task_id="announce", spec=spec, storage_conn_id=storage_conn_id, asset=sink_asset(pipeline))
@@ -127,6 +122,16 @@ def build_dag(
         # As arguments each operator would copy them, and DAG validate them: two fifths of the time to build a DAG.
         dag.params.update({name: copy(param) for name, param in PARAMS.items()})
     return dag
+
+
+def _add_steps(steps: Sequence[Step], first: BaseOperator, dag: DAG) -> None:
+    """Add the ``steps`` before the task ``first``."""
+    for step in steps:
+        if isinstance(step, BaseOperator):
+            dag.add_task(step)
+            step >> first
+        else:
+            step() >> first
 
 
 def batch_operator(

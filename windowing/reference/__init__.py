@@ -25,7 +25,8 @@ from windowmill.windowing.reference.windows import (
     policy_rows,
 )
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.windows.base import GridRules, PluginWindow, PolicyRules, Window
+from windowmill.windowing.windows.base import GridRules, PolicyRules, Window
+from windowmill.windowing.windows.plugged import PluginWindow
 from windowmill.windowing.windows.types import Count, Custom, Session, Snapshot
 
 __all__ = ["Evaluation", "Record", "WindowResult", "evaluate"]

@@ -17,7 +17,7 @@ from windowmill.windowing.slicing.custom_slicer import CustomSlicer
 from windowmill.windowing.slicing.leaves import BatchEffect, Engine, Leaves, Windows, earliest
 from windowmill.windowing.slicing.revised_slicer import CountReplay, CustomReplay, RevisedSlicer, SessionReplay, SnapshotReplay
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock
-from windowmill.windowing.windows.base import PluginWindow
+from windowmill.windowing.windows.plugged import PluginWindow
 from windowmill.windowing.windows.types import Count, Custom, Session, Snapshot
 
 if TYPE_CHECKING:

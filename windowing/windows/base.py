@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache, reduce
 from inspect import isabstract
 from operator import or_
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, get_args, get_origin
 
 from pydantic import BeforeValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, TypeAdapter, model_validator
 from pydantic.json_schema import JsonSchemaValue
@@ -19,11 +19,6 @@ from windowmill.windowing.axis import Duration
 from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.fields import Column, Condition, Name, Number, PositiveDuration, SpecMapping
 from windowmill.windowing.registry import Registry
-
-if TYPE_CHECKING:
-    from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
-    from windowmill.windowing.slicing.leaves import Slicer
-    from windowmill.windowing.spec import Pipeline
 
 Kind = Literal["count", "time", "delta", "punctuation"]
 _KINDS: tuple[Kind, ...] = ("count", "time", "delta", "punctuation")
@@ -355,23 +350,3 @@ class RuledWindow(Window):
 
     def reach(self) -> int:
         return self.rules().reach()
-
-
-class PluginWindow(Window):
-    """One window of a type that a plugin adds. Its module may import numpy and numba inside these methods alone, as DAG files load it."""
-
-    @abstractmethod
-    def slicer(self, pipeline: Pipeline) -> Slicer:
-        """What cuts live rows into the windows of this one, for the kernels."""
-
-    @abstractmethod
-    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-        """The result rows of one key as the reference engine has them.
-
-        Parameters
-        ----------
-        events
-            All events of the key, in the order of arrival.
-        tally
-            Receives the numbers of the events that were counted and of those refused as late.
-        """
