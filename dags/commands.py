@@ -207,7 +207,6 @@ def printed_summary(finished: CommandResult) -> dict[str, Any] | None:
 
 
 def raise_for(command: str, finished: CommandResult) -> None:
-    """Raise the error for the exit code; none for 0."""
     if finished.code == 0:
         return
     reason = finished.message or "no message"

@@ -125,7 +125,6 @@ def build_dag(
 
 
 def _add_steps(steps: Sequence[Step], first: BaseOperator, dag: DAG) -> None:
-    """Add the ``steps`` before the task ``first``."""
     for step in steps:
         if isinstance(step, BaseOperator):
             dag.add_task(step)
@@ -167,7 +166,6 @@ def sink_asset(pipeline: Pipeline) -> Asset:
 def _arguments(
     spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, start_date: datetime | None, *, watched: bool
 ) -> dict[str, Any]:
-    """Arguments of ``DAG`` that follow from the pipeline."""
     settings = settings_of(pipeline)
     return {
         "dag_id": pipeline.pipeline,

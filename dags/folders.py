@@ -100,7 +100,6 @@ def options_of(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _timeout(setting: Setting) -> timedelta | None:
-    """The duration that a setting has; none if it is not set."""
     text = setting.given()
     try:
         return timedelta(microseconds=Duration.parse(text).elapsed()) if text else None
@@ -187,7 +186,6 @@ def refuse_clash(dag_id: str, spec: str | os.PathLike[str] | Pipeline) -> None:
 
 
 def _calling_file() -> str:
-    """The file that has called a function of this package."""
     frame = inspect.currentframe()
     while frame is not None and Path(frame.f_code.co_filename).parent == _OWN:
         frame = frame.f_back

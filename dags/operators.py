@@ -127,7 +127,6 @@ class ComputingOperator(CommandOperator):
         return self._summary
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> Any:  # noqa: ARG002 - the OpenLineage provider passes it
-        """Lineage of the run, for the OpenLineage provider."""
         from windowmill.dags.lineage import lineage_of  # needs the provider
 
         with storage_environment(self.storage_conn_id):
@@ -194,7 +193,6 @@ class QualityReportOperator(PipelineOperator):
             return self._report()
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> Any:  # noqa: ARG002 - the OpenLineage provider passes it
-        """Outcomes of the rules, for the OpenLineage provider."""
         from windowmill.dags.lineage import quality_of  # needs the provider
 
         with storage_environment(self.storage_conn_id):

@@ -22,7 +22,6 @@ from windowmill.windowing.specfile import load_pipeline
 
 
 def pool_of(pipeline: str) -> str:
-    """Name of the pipeline's pool."""
     return f"windowmill_{pipeline}"
 
 
@@ -54,7 +53,6 @@ def create_pools(pipelines: Iterable[str], settings: Mapping[str, str] | None = 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m windowmill.dags.pools", description="Create the Airflow pools of pipelines.")
     parser.add_argument(
         "specs", nargs="*", metavar="SPEC", help="a pipeline's YAML file (default: all in the folders of WINDOWMILL_PIPELINES)"

@@ -68,7 +68,6 @@ def remove_pages(folder: Folder, pipeline: str, chosen: Callable[[str], bool]) -
 
 
 def pages_of_batches(folder: Folder) -> dict[int, str]:
-    """The name of the newest page of each batch."""
     pages = sorted((match["at"], name, int(match["batch"])) for name in folder.names() if (match := _PAGE.fullmatch(name)))
     return {batch: name for _, name, batch in pages}
 
@@ -105,7 +104,6 @@ def _write_index(folder: Folder, pipeline: str, keep: int, failures: Sequence[Ma
 
 
 def _failure(result: RuleResult) -> dict[str, Any]:
-    """What the index says of an unmet rule."""
     named = {name: getattr(result, name) for name in ("type", "column", "severity", "outcome", "message")}
     return named | {"arguments": _arguments(result), "observed": _statistic(result)}
 
@@ -245,7 +243,6 @@ class Folder:
         return f"{self.place}/{name}"
 
     def read(self, name: str) -> str:
-        """The page ``name``, one of :meth:`names`."""
         if self._files is None:
             return Path(self.place, name).read_text(encoding="utf-8")
         with self._files.open_input_stream(name) as stream:
@@ -260,7 +257,6 @@ class Folder:
         return [info.base_name for info in listed if info.type == fs.FileType.File]
 
     def remove(self, name: str) -> None:
-        """Remove the file ``name``, if it exists."""
         if self._files is None:
             Path(self.place, name).unlink(missing_ok=True)
         elif self._files.get_file_info(name).type == fs.FileType.File:

@@ -260,7 +260,6 @@ def _follows(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def active_session() -> SparkSession | None:
-    """The session of this thread; null if there is none."""
     from pyspark.sql import SparkSession as Spark
 
     return Spark.getActiveSession()
@@ -345,7 +344,6 @@ def kinds_of_table(schema: pa.Schema) -> Kinds:
 
 
 def kinds_of_frame(frame: SparkRows) -> Kinds:
-    """Time columns of a Spark frame."""
     names: dict[str, Literal["instant", "wall", "day", "decimal"]] = {"timestamp": "instant", "timestamp_ntz": "wall", "date": "day"}
     names["decimal"] = "decimal"
     kinds = {name: kind.partition("(")[0] for name, kind in frame.dtypes}

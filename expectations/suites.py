@@ -78,7 +78,6 @@ def sink_columns(pipeline: Pipeline) -> tuple[str, ...]:
 
 
 def identity_columns(pipeline: Pipeline) -> tuple[str, ...]:
-    """Columns that together identify a result row."""
     columns = [*pipeline.keys, "window", "window_end"]
     if any(window.ends_can_coincide for window in pipeline.windows):
         columns.insert(-1, "window_start")
@@ -96,7 +95,8 @@ def rules(pipeline: Pipeline, columns: Sequence[str] | None = None) -> tuple[Rul
     ]
     always = _always(pipeline, list(columns or sink_columns(pipeline)))
     written += [("always", name, arguments, "critical") for name, arguments in always]
-    written += [("always", QUARANTINED_RATE, {"max_value": most}, severity) for severity, most in _limits(pipeline)]
+    limits: tuple[tuple[Severity, float | None], ...] = (("critical", pipeline.quarantine.hold), ("warning", pipeline.quarantine.warn))
+    written += [("always", QUARANTINED_RATE, {"max_value": most}, severity) for severity, most in limits if most is not None]
     found = []
     for index, (origin, name, arguments, severity) in enumerate(written):
         about = ", ".join(str(column) for _, column in _columns(name, arguments)) or None
@@ -155,15 +155,6 @@ def _always(pipeline: Pipeline, columns: list[str]) -> Iterable[tuple[str, dict[
             for windows, least in ((filled, 1), ([w for w in pipeline.windows if w not in filled], 0)):
                 if windows:
                     yield "expect_column_values_to_be_between", {"column": name, "min_value": least} | _only(windows, pipeline)
-
-
-def _limits(pipeline: Pipeline) -> Iterable[tuple[Severity, float]]:
-    """Greatest shares of a batch's rows in quarantine, each with the severity of exceeding it."""
-    hold, warn = pipeline.quarantine.hold, pipeline.quarantine.warn
-    if hold is not None:
-        yield "critical", hold
-    if warn is not None:
-        yield "warning", warn
 
 
 def _only(windows: Sequence[Window], pipeline: Pipeline) -> dict[str, Any]:

@@ -37,8 +37,6 @@ _CLOCKS_US = 3 * DAY_US
 def accepted_times(pipeline: Pipeline) -> tuple[int, int]:
     """The least and greatest event time whose windows lie on the axis; rows outside are quarantined as ``time_out_of_range``.
 
-    Examples
-    --------
     >>> from windowmill.windowing.specfile import parse_pipeline
     >>> hourly = {"name": "hourly", "type": "tumbling", "size": 3600}
     >>> spec = {"pipeline": "p", "time": {"column": "t", "unit": "s"}, "windows": [hourly], "aggregates": {"n": {"count": "*"}}}

@@ -326,7 +326,6 @@ def dump_aggregate(spec: AggregateSpec) -> dict[str, Any]:
 
 
 def _json_schema() -> dict[str, Any]:
-    """JSON schema of an aggregate as it is written."""
     column: dict[str, Any] = {"type": "string", "minLength": 1}
 
     def argument(declared: Declaration) -> dict[str, Any]:

@@ -105,7 +105,6 @@ class SpecChanges:
 
     @property
     def only_add(self) -> bool:
-        """Whether all that was there is kept."""
         return not self.others and all(each.fate == "kept" or not each.known for each in (*self.windows, *self.aggregates))
 
     @property

@@ -40,12 +40,10 @@ class Counts:
 
     @property
     def rows_quarantined(self) -> int:
-        """Number of quarantined rows."""
         return sum(self.quarantined.values())
 
     @property
     def rows_published(self) -> int:
-        """Number of result rows."""
         return sum(each.rows for each in self.windows.values())
 
     @property
@@ -56,7 +54,6 @@ class Counts:
         return min(each.first_end for each in self.windows.values()), max(each.last_end for each in self.windows.values())
 
     def rows_of_windows(self) -> dict[str, int]:
-        """Number of result rows by window name."""
         return {name: each.rows for name, each in self.windows.items()}
 
     def shown(self) -> dict[str, Any]:

@@ -115,19 +115,15 @@ class Nodes:
         return cls(tuple(grids), period, tuple(edges), longest.bit_length() - 1) if longest >= many else None
 
     def number(self, t: int) -> int:
-        """Number of the slice that holds ``t``."""
         return int(self.numbers(np.array([t], np.int64))[0])
 
     def numbers(self, t: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Number of the slice that holds each instant."""
         return t // self.period * len(self.edges) + np.searchsorted(self.edges, t % self.period, side="right") - 1
 
     def start(self, number: int) -> int:
-        """Where slice ``number`` starts."""
         return int(self.starts(np.array([number], np.int64))[0])
 
     def starts(self, number: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Where each slice starts."""
         return number // len(self.edges) * self.period + np.array(self.edges, np.int64)[number % len(self.edges)]
 
     def selection(
@@ -200,8 +196,6 @@ class Nodes:
 def cover(low: int, high: int) -> list[tuple[int, int]]:
     """The fewest aligned nodes (level, index) that cover [low, high) exactly, from left to right; O(log(high - low)).
 
-    Examples
-    --------
     >>> cover(1, 7)
     [(0, 1), (1, 1), (1, 2), (0, 6)]
     """
@@ -271,7 +265,6 @@ class Grids:
         return tuple((grid.first_start_after(after), high) for grid, high in zip(ending, highs, strict=True))
 
     def any_end(self, after: int, through: int) -> bool:
-        """Whether any window ends in (``after``, ``through``]."""
         return any(grid.count_ends(after, through) for grid in self.grids)
 
 
@@ -318,8 +311,6 @@ def closing_of(grids: Sequence[WindowGrid], time: Ints, closed: Ints, last: Ints
 def count_slices(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
     """Most slices in a window of ``grid`` when time is cut at ``edges``, and how many the next window brings on average.
 
-    Examples
-    --------
     >>> grids = [Grid(size=10, hop=7), Grid(size=5, hop=5)]
     >>> count_slices(Edges.of(grids[:1]), grids[0])
     (3, 2.0)
@@ -341,7 +332,6 @@ def count_slices(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
 
 
 def _count_sampled(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
-    """:func:`count_slices` by some neighbouring windows."""
     span = max(3 * grid.longest, *(2 * period for period, _ in edges.sequences), 1)
     counted = span
     while counted and edges.most_in(counted) > _SAMPLED_EDGES:

@@ -255,13 +255,11 @@ def _of_slices(part: Slices, window: Window) -> Described:
         late = "a key with late rows is recomputed in their batch"
     combines = Combines("n − 1", n - 1) if alone else Combines(_TWO_STACKS, round(2 * m + 1 - (m * m + 2 * m) / n, 2))
     own = 3 + bool(nodes) + grids.intervals + 2 * len(grids.known)  # start, closed, batch; level; whether events reach in; spans
-    return Described(
-        shape, "two_stacks", f"{_OLDEST}; {late}", combines, *_traffic_of_slices(part, nodes), _row_bytes(part.pipeline, own, part.layout)
-    )
+    row_bytes = _row_bytes(part.pipeline, own, part.layout)
+    return Described(shape, "two_stacks", f"{_OLDEST}; {late}", combines, *_traffic_of_slices(part, nodes), row_bytes)
 
 
 def _cut(part: Slices, window: Window, new: float) -> tuple[str, str]:
-    """Name of the slicing, and the reason for its edges."""
     grids, shared = part.grids.grids, len(part.grids.grids) > 1
     if not all_hopping(grids):
         if shared:
@@ -376,15 +374,8 @@ def _of_positions(part: Positions, window: Window, types: Mapping[str, pa.DataTy
     )
     why = "the state holds its nodes over positions of tuples: a batch reads few of them, whatever the length of the window"
     own = len((KIND, SEQUENCE, BATCH, NODE_LEVEL, POSITION, FIRST, ABOVE))
-    return Described(
-        shape,
-        "flatfat",
-        why,
-        _combines_of_positions(n, t, trigger is None, from_anywhere),
-        _READS,
-        _ADDS,
-        _row_bytes(pipeline, own, part.layout),
-    )
+    combines = _combines_of_positions(n, t, trigger is None, from_anywhere)
+    return Described(shape, "flatfat", why, combines, _READS, _ADDS, _row_bytes(pipeline, own, part.layout))
 
 
 _READS = (
@@ -452,7 +443,6 @@ def _row_bytes(pipeline: Pipeline, own: int, layout: Layout) -> int:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Bytes of a cell of this type."""
     try:
         return max(1, int(kind.bit_width) // 8)
     except ValueError:

@@ -208,7 +208,6 @@ def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | Non
 
 
 def parse_pipeline(value: object, *, environment: Mapping[str, str] | None = None, opens_tables: bool = True) -> Pipeline:
-    """Check a pipeline given as nested mappings."""
     if isinstance(value, Pipeline):
         return value
     return _read(value, "pipeline", environment, {}, opens_tables).pipeline
@@ -257,11 +256,7 @@ def _with_suites(filled: Any, written: Any, lines: Mapping[_Path, int], filling:
     for place, (index, *_) in enumerate(rules):
         below = {path: line for path, line in lines.items() if path[:2] == ("expectations", index)}
         own |= {("expectations", place, *path[2:]): line for path, line in below.items()}
-    return (
-        {**filled, "expectations": [rule for _, rule, _ in rules]},
-        {**written, "expectations": [rule for *_, rule in rules]},
-        own,
-    )
+    return {**filled, "expectations": [rule for _, rule, _ in rules]}, {**written, "expectations": [rule for *_, rule in rules]}, own
 
 
 class _Filling:
@@ -340,7 +335,6 @@ class _Filling:
         return filled_text
 
     def refuse(self, path: _Path, message: str) -> None:
-        """Note a problem of the field ``path``."""
         if len(self.problems) <= _MAX_PROBLEMS:
             self.problems.append(f"{_where(self._name, path, self._lines)}: {message}")
 
@@ -455,7 +449,6 @@ _UNION_STEPS = {"AirflowSettings", "AssetSchedule", "str", "int", "float", "date
 
 
 def _fields_at(location: _Path) -> list[str]:
-    """Names of the fields of the model that contains ``location``."""
     model: type[BaseModel] | None = Pipeline
     for step in location[:-1]:
         if isinstance(step, int) or model is None:

@@ -26,7 +26,6 @@ COMMIT_SHIFT = 33
 
 
 def commits_of(numbers: Ints) -> Ints:
-    """The numbers of the commits with which rows of these ``numbers`` arrived."""
     return numbers >> COMMIT_SHIFT
 
 
@@ -115,7 +114,6 @@ class Clock:
 
     @property
     def ended(self) -> bool:
-        """Whether the input has ended."""
         return self.watermark == AFTER
 
     @property

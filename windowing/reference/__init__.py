@@ -102,14 +102,6 @@ def _row(pipeline: Pipeline, window: Window, fired: WindowResult) -> dict[str, A
     return dict(zip(pipeline.keys, fired.key, strict=True)) | identity | values | revised
 
 
-def _by_key(events: Sequence[Event]) -> Iterator[tuple[tuple[Any, ...], list[Event]]]:
-    groups: dict[tuple[Any, ...], list[Event]] = {}
-    for event in events:
-        groups.setdefault(ranks(event.key), []).append(event)
-    for group in groups.values():
-        yield group[0].key, group
-
-
 def rows_of(window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
     """The result rows of all ``events`` of one key, which are in the order of arrival, before their aggregates are computed.
 
@@ -137,6 +129,9 @@ def rows_of(window: Window, events: Sequence[Event], tally: Tally, course: Cours
 
 
 def _windows(window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-    for key, group in _by_key(events):
+    groups: dict[tuple[Any, ...], list[Event]] = {}
+    for event in events:
+        groups.setdefault(ranks(event.key), []).append(event)
+    for group in groups.values():
         for fired in rows_of(window, group, tally, course):
-            yield replace(fired, key=key)
+            yield replace(fired, key=group[0].key)

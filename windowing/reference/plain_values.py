@@ -82,7 +82,6 @@ def _sum(values: Sequence[Any]) -> Any:
 
 
 def _digits(values: Sequence[Decimal]) -> int:
-    """Fractional digits of the column that the values are of."""
     return max(-int(value.as_tuple().exponent) for value in values)
 
 
@@ -149,7 +148,6 @@ def _arg(function: str, rows: Sequence[tuple[Any, Any]]) -> Any:
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
-    """The distinct values in order of first occurrence."""
     first: dict[Any, Any] = {}
     for value in map(_zero, values):
         first.setdefault(_hashable(value), value)

@@ -85,7 +85,6 @@ class StepEdges:
         return day + k * step.ticks + plus.ticks
 
     def after(self, k: int, length: Duration) -> int:
-        """The instant ``length`` after edge ``k``."""
         if not length.is_calendar:
             return self.at(k) + length.ticks
         if self.step.ticks or (length.months and not self.step.months):
@@ -101,7 +100,6 @@ class StepEdges:
         return math.floor((instant - self.origin - DAY_US) / mean_us) - 2
 
     def next_after(self, instant: int) -> int:
-        """The first edge greater than ``instant``."""
         k = self.near(instant)
         while self.at(k) <= instant:
             k += 1

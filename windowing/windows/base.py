@@ -124,7 +124,6 @@ class Window(SpecMapping):
 
     @property
     def counted_from(self) -> datetime | int | None:
-        """The instant given to count its edges or ticks from."""
         rules = self.rules()
         return None if rules is None else rules.origin
 
@@ -142,7 +141,6 @@ class Window(SpecMapping):
         return rules.columns() if isinstance(rules, PolicyRules) else {}
 
     def conditions(self) -> Mapping[str, str]:
-        """Spark SQL conditions on the rows."""
         rules = self.rules()
         return rules.conditions() if isinstance(rules, PolicyRules) else {}
 
@@ -218,7 +216,6 @@ class ByType:
 
 
 def _candidates(value: object) -> tuple[type[Window], ...]:
-    """The types of which ``value`` may be one."""
     name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
     own = TYPES.built_in()
     return tuple((own if not isinstance(name, str) or name in own else TYPES).values())
@@ -288,14 +285,11 @@ class Policy(SpecMapping):
 
     @property
     def kind(self) -> Kind:
-        """Which of the four it is."""
         return self._given()[0]
 
     def describe(self) -> str:
         """Its kind and value in a few words.
 
-        Examples
-        --------
         >>> Policy(count=3).describe(), Policy(delta=Delta(column="x", by=2.5)).describe()
         ('count 3', 'delta of x by 2.5')
         """
