@@ -92,6 +92,8 @@ def test_a_type_is_made_of_partials_or_says_why_not(name, form):
     [window] = pipeline.windows
     of_partials = window.on_grid or window.joins_by_gap or window.follows_policies
     assert why_no_partials(pipeline, 0) == (() if of_partials else (f"windows.0: {name} windows are no fixed grid",))
+    found = divide(pipeline, {"k": pa.string(), "v": pa.int64(), "f": pa.float64()})
+    assert [found.positions is not None, plan(pipeline).layouts == ("positions",)] == [window.follows_policies] * 2
     if window.joins_by_gap:
         assert window.session_gap() == form["gap"]
         assert window.greatest_size() == form.get("max_size")
@@ -133,13 +135,6 @@ def test_the_engine_that_explain_names_is_the_one_that_runs(monkeypatch, name, f
     assert engine.finish(final=True)[0]
     [choice] = plan(pipeline, refusal="for its rows").windows[0].choices
     assert ran == {choice.engine}
-
-
-@pytest.mark.parametrize(("name", "form"), CASES, ids=str)
-def test_types_with_policies_go_by_positions(name, form):
-    pipeline = pipeline_of({"type": name} | form)
-    found = divide(pipeline, {"k": pa.string(), "v": pa.int64(), "f": pa.float64()})
-    assert [found.positions is not None, plan(pipeline).layouts == ("positions",)] == [pipeline.windows[0].follows_policies] * 2
 
 
 def _engine_of(windows: Windows) -> str:
