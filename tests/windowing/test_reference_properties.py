@@ -126,24 +126,3 @@ def test_rows_that_found_one_of_their_windows_closed_have_missed_it(window, emit
 def test_a_row_that_such_windows_count_has_missed_none_of_them(window, rows, arrival, lateness):
     found = evaluate(pipeline(window, "final", 0, lateness), records(rows), commits=arrival.commits(len(rows)))
     assert found.missed == ({"w": len(found.quarantined)} if found.quarantined else {})
-
-
-@shared(1, 60)
-@given(values=st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=8))
-def test_extremes_put_nan_above_everything(values: list[float]):
-    spec = parse_pipeline(
-        {
-            "pipeline": "p",
-            "time": {"column": "t", "unit": "none"},
-            "windows": [{"name": "w", "type": "tumbling", "size": 100}],
-            "aggregates": {"low": {"min": "v"}, "high": {"max": "v"}, "top": {"top_k": {"column": "v", "k": 2}}, "s": {"sum": "v"}},
-        }
-    )
-    [row] = evaluate(spec, [Record({"t": time, "v": value}) for time, value in enumerate(values)]).rows
-    numbers = sorted(value for value in values if not math.isnan(value))
-    nans = len(values) - len(numbers)
-    assert repr(row["high"] + 0.0) == repr((math.nan if nans else numbers[-1]) + 0.0)
-    assert repr(row["low"] + 0.0) == repr((numbers[0] if numbers else math.nan) + 0.0)
-    assert [math.isnan(value) for value in row["top"]] == ([True] * nans + [False] * len(numbers))[:2]
-    if nans or {math.inf, -math.inf} <= set(values):
-        assert math.isnan(row["s"])
