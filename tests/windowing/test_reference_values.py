@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -171,16 +170,3 @@ def test_hopping_calendar_windows_are_those_of_brute_force(zone: str | None, siz
         instant = chance.randrange(0, 20_000 * DAY_US)
         wide = list(grid.holding(instant - 70 * DAY_US, instant + 70 * DAY_US))
         assert list(grid.holding(instant, instant + 1)) == [(start, end) for start, end in wide if start <= instant < end]
-
-
-def test_a_day_lasts_as_long_as_the_clock_says():
-    grid = GridWindows(
-        Tumbling.model_validate({"name": "w", "type": "tumbling", "size": "1 day", "timezone": "America/New_York"}).rules(), False
-    )
-
-    def hours(*day: int) -> float:
-        noon_us = int(datetime(*day, 17, tzinfo=UTC).timestamp()) * 1_000_000
-        [(start, end)] = grid.holding(noon_us, noon_us + 1)
-        return (end - start) / 3_600_000_000
-
-    assert [hours(2013, 3, 10), hours(2013, 7, 1), hours(2013, 11, 3)] == [23, 24, 25]
