@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.specs import a_spec
 from tests.strategies import ARRIVALS, Arrival, between_commits, shared
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.specfile import parse_pipeline
@@ -36,18 +37,11 @@ ROWS = st.lists(
 def pipeline(window: str, emit: str, disorder: int, lateness: int) -> Any:
     lasting = "evict" not in WINDOWS[window]
     means = {"m": {"time_weighted_mean": "v"}} if lasting else {}
-    return parse_pipeline(
-        {
-            "pipeline": "p",
-            "keys": ["k"],
-            "time": {"column": "t", "unit": "none", "tie_break": ["v", "id"]}
-            | {"disorder": disorder, "lateness": lateness}
-            | ({"end": "e"} if lasting else {}),
-            "windows": [{"name": "w", **WINDOWS[window]}],
-            "aggregates": {"n": {"count": "*"}, "all": {"collect": "v"}} | means,
-            "emit": emit,
-        }
-    )
+    time = {"column": "t", "unit": "none", "tie_break": ["v", "id"], "disorder": disorder, "lateness": lateness}
+    time |= {"end": "e"} if lasting else {}
+    aggregates = {"n": {"count": "*"}, "all": {"collect": "v"}} | means
+    windows = [{"name": "w", **WINDOWS[window]}]
+    return parse_pipeline(a_spec(keys=["k"], time=time, windows=windows, aggregates=aggregates, emit=emit))
 
 
 def records(rows: list[tuple[str, int, int, int | None]]) -> list[Record]:

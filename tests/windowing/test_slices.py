@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.specs import a_spec
 from windowmill.checkpoints.state.tables import slice_schema
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.columnar import grid_windows, slices
@@ -110,19 +111,13 @@ class Case:
     """A pipeline by slices."""
 
     def __init__(self, aggregates: dict[str, dict[str, Any]]) -> None:
-        self.pipeline = parse_pipeline(
-            {
-                "pipeline": "p",
-                "keys": ["k", "g"],
-                "time": {"column": "t", "tie_break": ["x"], "unit": "none", "disorder": 10**6},
-                "windows": [
-                    {"name": "even", "type": "tumbling", "size": 4},
-                    {"name": "uneven", "type": "hopping", "size": 7, "hop": 3, "origin": 2},
-                    {"name": "gaps", "type": "hopping", "size": 2, "hop": 5},
-                ],
-                "aggregates": aggregates,
-            }
-        )
+        time = {"column": "t", "tie_break": ["x"], "unit": "none", "disorder": 10**6}
+        windows = [
+            {"name": "even", "type": "tumbling", "size": 4},
+            {"name": "uneven", "type": "hopping", "size": 7, "hop": 3, "origin": 2},
+            {"name": "gaps", "type": "hopping", "size": 2, "hop": 5},
+        ]
+        self.pipeline = parse_pipeline(a_spec(keys=["k", "g"], time=time, windows=windows, aggregates=aggregates))
         self.layout = Layout.of(self.pipeline, TYPES)
         self.grids = Grids.of(self.pipeline)
         self.even = [name for name, _ in self.grids.named].index("even")

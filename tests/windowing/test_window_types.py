@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.kernel_runs import KernelRun
+from tests.specs import a_spec
 from windowmill.windowing.columnar.aggregation import LeafPartials
 from windowmill.windowing.columnar.position_batch import FrontSequence
 from windowmill.windowing.columnar.position_deltas import DeltaSequence
@@ -47,8 +48,7 @@ SLICER_METHODS = ("apply", "flipped", "due", "snapshot", "restore")
 
 
 def pipeline_of(window: dict[str, Any], **others: Any) -> Pipeline:
-    spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", "unit": "none"}, "aggregates": {"n": {"count": "*"}}}
-    return parse_pipeline(spec | {"windows": [{"name": "w"} | window]} | others)
+    return parse_pipeline(a_spec(keys=["k"], time={"column": "t", "unit": "none"}, windows=[{"name": "w"} | window]) | others)
 
 
 def test_every_type_is_tested_in_its_forms():
