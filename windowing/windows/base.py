@@ -124,6 +124,7 @@ class Window(SpecMapping):
 
     @property
     def counted_from(self) -> datetime | int | None:
+        """The instant given to count its edges or ticks from."""
         rules = self.rules()
         return None if rules is None else rules.origin
 
@@ -141,6 +142,7 @@ class Window(SpecMapping):
         return rules.columns() if isinstance(rules, PolicyRules) else {}
 
     def conditions(self) -> Mapping[str, str]:
+        """Spark SQL conditions on the rows."""
         rules = self.rules()
         return rules.conditions() if isinstance(rules, PolicyRules) else {}
 
