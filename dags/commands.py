@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import IO, Any
 
 from airflow.sdk.exceptions import AirflowFailException
@@ -33,7 +32,6 @@ COMMAND = "windowmill.jobs.cli"
 
 #: Airflow sends SIGKILL 5 s after SIGTERM; the child must have ended before, so that the task can report it.
 GRACE_SECONDS = 3.0
-NO_ENVIRONMENT: Mapping[str, str] = MappingProxyType({})
 
 
 def command_of(context: Mapping[str, Any], *, asserts_interval: bool = False) -> list[str]:
@@ -43,17 +41,8 @@ def command_of(context: Mapping[str, Any], *, asserts_interval: bool = False) ->
     ``as_arrived`` from the rows that runs have read, and else from those that the source holds now. Every other run
     advances the pipeline from its ledger, whatever its data interval, so no batch is repeated.
 
-    Parameters
-    ----------
-    context
-        The task's context; runs without a data interval lack its keys.
-    asserts_interval
-        Whether the end of the data interval is the watermark (``time.watermark: data_interval_end``).
-
-    Raises
-    ------
-    SpecError
-        If ``dag_run.conf`` or the params are invalid.
+    ``asserts_interval`` is whether the end of the data interval is the watermark (``time.watermark: data_interval_end``). The context of a
+    run without a data interval lacks its keys. Raises ``SpecError`` if ``dag_run.conf`` or the params are invalid.
     """
     dag_run, params = context["dag_run"], context.get("params") or {}
     unknown = sorted(set(dag_run.conf or {}) - set(PARAMS))
@@ -105,7 +94,8 @@ def failing_fast() -> Iterator[None]:
 def _recompute(start: datetime, end: datetime, *, as_arrived: bool | None) -> list[str]:
     if end <= start:
         raise SpecError(f"params: got from={start.isoformat()}, to={end.isoformat()}; expected from to be earlier")
-    return ["backfill", "--from", _utc(start), "--to", _utc(end), *(["--as-arrived"] if as_arrived else [])]
+    bounds = ["--from", start.astimezone(UTC).isoformat(), "--to", end.astimezone(UTC).isoformat()]
+    return ["backfill", *bounds, *(["--as-arrived"] if as_arrived else [])]
 
 
 def _instant(name: str, value: object) -> datetime:
@@ -114,10 +104,6 @@ def _instant(name: str, value: object) -> datetime:
     except ValueError as err:
         raise SpecError(f"params: {name}: got {value!r}; expected an instant such as 2013-02-01T00:00:00Z") from err
     return instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-
-
-def _utc(instant: datetime) -> str:
-    return instant.astimezone(UTC).isoformat()
 
 
 class JobFailedError(WindowmillError):
@@ -144,19 +130,11 @@ class CommandResult:
 
 
 class CommandProcess:
-    """One command, run once.
+    """A command with the ``arguments`` of ``windowmill``, run once, with ``environment`` in addition to this process' variables."""
 
-    Parameters
-    ----------
-    arguments
-        Arguments of ``windowmill``, passed without a shell.
-    environment
-        Variables that it gets in addition to those of this process.
-    """
-
-    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str] = NO_ENVIRONMENT) -> None:
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self.arguments = tuple(arguments)
-        self._environment = environment
+        self._environment = dict(environment or {})
         self._child: subprocess.Popen[str] | None = None
         self._stopped = False
 
@@ -208,10 +186,7 @@ class CommandProcess:
 def summary_of(command: str, finished: CommandResult) -> dict[str, Any]:
     """Parse the JSON summary of a command that was run with ``--json``.
 
-    Raises
-    ------
-    JobFailedError, JobRefusedError, JobHeldError
-        If the exit code is not 0; the message is the command's last line.
+    Raises ``JobFailedError``, ``JobRefusedError`` or ``JobHeldError`` if the exit code is not 0; the message is the command's last line.
     """
     raise_for(command, finished)
     summary = printed_summary(finished)
@@ -232,7 +207,6 @@ def printed_summary(finished: CommandResult) -> dict[str, Any] | None:
 
 
 def raise_for(command: str, finished: CommandResult) -> None:
-    """Raise the error for the exit code; none for 0."""
     if finished.code == 0:
         return
     reason = finished.message or "no message"
@@ -259,6 +233,5 @@ def _last_line(output: IO[str]) -> str:
     output.seek(0)
     last = ""
     for line in output:
-        if text := line.strip():
-            last = text
+        last = line.strip() or last
     return last

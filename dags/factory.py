@@ -97,38 +97,40 @@ def build_dag(
     refuse_clash(arguments["dag_id"], spec)
     with DAG(**arguments) as dag:
         batch = batch_operator("micro_batch", spec, pipeline, conn_id, connect_conn_id, storage_conn_id, submit)
-        _add_steps(before, _waiting(spec, batch) if new_versions == "wait" else batch, dag)
-        _add_followers(batch, spec, pipeline, ask_when_held, approve_changes, storage_conn_id, connect_conn_id)
+        first = batch
+        if new_versions == "wait":
+            from windowmill.dags.sensors import SourceVersionSensor
+
+            first = SourceVersionSensor(task_id="wait_for_source", spec=spec, poke_interval=WAIT_SECONDS)
+            first >> batch
+        _add_steps(before, first, dag)
+        # Also after a held batch, when the report is needed most.
+        report = QualityReportOperator(task_id="quality_report", spec=spec, storage_conn_id=storage_conn_id, trigger_rule="all_done")
+        announce = AnnounceOperator(task_id="announce", spec=spec, storage_conn_id=storage_conn_id, asset=sink_asset(pipeline))
+        batch >> [report, announce]
+        common: dict[str, Any] = {"spec": spec, "pool": pool_of(pipeline.pipeline), "storage_conn_id": storage_conn_id}
+        # These load a provider, which few DAG files need.
+        if ask_when_held is not None:
+            from windowmill.dags.rulings import ask_after
+
+            ask_after(report, announce, response_timeout=ask_when_held, **common)
+        if approve_changes is not None:
+            from windowmill.dags.rulings import ask_about_changes
+
+            ask_about_changes(batch, announce, response_timeout=approve_changes, connect_conn_id=connect_conn_id, **common)
     if "params" not in dag_kwargs:
         # As arguments each operator would copy them, and DAG validate them: two fifths of the time to build a DAG.
         dag.params.update({name: copy(param) for name, param in PARAMS.items()})
     return dag
 
 
-def _add_followers(
-    batch: BaseOperator,
-    spec: str | os.PathLike[str] | Pipeline,
-    pipeline: Pipeline,
-    ask_when_held: timedelta | None,
-    approve_changes: timedelta | None,
-    storage_conn_id: str | None,
-    connect_conn_id: str | None,
-) -> None:
-    """Add the tasks after ``batch``."""
-    # Also after a held batch, when the report is needed most.
-    report = QualityReportOperator(task_id="quality_report", spec=spec, storage_conn_id=storage_conn_id, trigger_rule="all_done")
-    announce = AnnounceOperator(task_id="announce", spec=spec, storage_conn_id=storage_conn_id, asset=sink_asset(pipeline))
-    batch >> [report, announce]
-    common: dict[str, Any] = {"spec": spec, "pool": pool_of(pipeline.pipeline), "storage_conn_id": storage_conn_id}
-    # These load a provider, which few DAG files need.
-    if ask_when_held is not None:
-        from windowmill.dags.rulings import ask_after
-
-        ask_after(report, announce, response_timeout=ask_when_held, **common)
-    if approve_changes is not None:
-        from windowmill.dags.rulings import ask_about_changes
-
-        ask_about_changes(batch, announce, response_timeout=approve_changes, connect_conn_id=connect_conn_id, **common)
+def _add_steps(steps: Sequence[Step], first: BaseOperator, dag: DAG) -> None:
+    for step in steps:
+        if isinstance(step, BaseOperator):
+            dag.add_task(step)
+            step >> first
+        else:
+            step() >> first
 
 
 def batch_operator(
@@ -164,7 +166,6 @@ def sink_asset(pipeline: Pipeline) -> Asset:
 def _arguments(
     spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, start_date: datetime | None, *, watched: bool
 ) -> dict[str, Any]:
-    """Arguments of ``DAG`` that follow from the pipeline."""
     settings = settings_of(pipeline)
     return {
         "dag_id": pipeline.pipeline,
@@ -202,35 +203,12 @@ def check_options(
             "`windowmill apply` where the Spark master is within reach"
         )
     for option, wait in (("ask_when_held", ask_when_held), ("approve_changes", approve_changes)):
-        _check_wait(where, option, wait)
+        if wait is not None and not (isinstance(wait, timedelta) and wait > timedelta(0)):
+            raise SpecError(f"{where}: {option}: got {wait!r}; expected how long a question waits, such as timedelta(hours=12)")
     if new_versions is not None:
         if new_versions not in get_args(NewVersions):
             raise SpecError(f"{where}: new_versions: got {new_versions!r}; expected {' or '.join(map(repr, get_args(NewVersions)))}")
         check_new_versions(where, pipeline)
-
-
-def _check_wait(where: str, option: str, wait: object) -> None:
-    if wait is not None and not (isinstance(wait, timedelta) and wait > timedelta(0)):
-        raise SpecError(f"{where}: {option}: got {wait!r}; expected how long a question waits, such as timedelta(hours=12)")
-
-
-def _waiting(spec: str | os.PathLike[str] | Pipeline, batch: BaseOperator) -> BaseOperator:
-    """The task before ``batch`` that waits for the source."""
-    from windowmill.dags.sensors import SourceVersionSensor
-
-    sensor = SourceVersionSensor(task_id="wait_for_source", spec=spec, poke_interval=WAIT_SECONDS)
-    sensor >> batch
-    return sensor
-
-
-def _add_steps(steps: Sequence[Step], first: BaseOperator, dag: DAG) -> None:
-    """Add the ``steps`` before the task ``first``."""
-    for step in steps:
-        if isinstance(step, BaseOperator):
-            dag.add_task(step)
-            step >> first
-        else:
-            step() >> first
 
 
 def _doc(pipeline: Pipeline) -> str:

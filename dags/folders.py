@@ -44,10 +44,7 @@ if TYPE_CHECKING:
 def spec_files() -> list[Path]:
     """All ``*.yaml`` and ``*.yml`` files, by folder and name; each file once, even if several folders or links lead to it.
 
-    Raises
-    ------
-    SpecError
-        If a folder in ``WINDOWMILL_PIPELINES`` does not exist; the default folder may be missing.
+    Raises ``SpecError`` if a folder in ``WINDOWMILL_PIPELINES`` does not exist; the default folder may be missing.
     """
     named = PIPELINES.given()
     default = None if named else Path(conf.get("core", "dags_folder")).with_name("pipelines")
@@ -103,7 +100,6 @@ def options_of(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _timeout(setting: Setting) -> timedelta | None:
-    """The duration that a setting has; none if it is not set."""
     text = setting.given()
     try:
         return timedelta(microseconds=Duration.parse(text).elapsed()) if text else None
@@ -122,12 +118,7 @@ class BuiltDags:
 def build_all(build: Callable[[ParsedFile], Sequence[DAG]], wanted: str | None = None) -> BuiltDags:
     """Build the DAGs of every spec that does not say ``airflow: own``; a spec that fails does not affect the others.
 
-    Parameters
-    ----------
-    build
-        Builds the DAGs of a spec's file, which has been read.
-    wanted
-        Id of the only DAG that is needed; files that do not mention its pipeline are skipped.
+    ``wanted`` is the id of the only DAG that is needed; files that do not mention its pipeline are skipped.
     """
     dags: dict[str, DAG] = {}
     owners: dict[str, Path] = {}
@@ -195,7 +186,6 @@ def refuse_clash(dag_id: str, spec: str | os.PathLike[str] | Pipeline) -> None:
 
 
 def _calling_file() -> str:
-    """The file that has called a function of this package."""
     frame = inspect.currentframe()
     while frame is not None and Path(frame.f_code.co_filename).parent == _OWN:
         frame = frame.f_back

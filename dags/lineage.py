@@ -92,7 +92,6 @@ def _name(table: Table | None) -> tuple[str, str] | None:
 
 
 def _schema(pipeline: Pipeline) -> dict[str, Any]:
-    """The columns of the sink, if it is there."""
     sink = located(pipeline).sink
     if sink is None or sink.path is None or not is_table(sink.path):
         return {}

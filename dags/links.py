@@ -25,18 +25,17 @@ class ReportLink(BaseOperatorLink):
     """The pipeline's report."""
 
     name = "Report"
+    page = "report.html"
 
     def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - Airflow passes it
-        return page_of(operator.spec.name, "report.html")  # type: ignore[attr-defined]  # every operator that has this link has a spec
+        return page_of(operator.spec.name, self.page)  # type: ignore[attr-defined]  # every operator that has this link has a spec
 
 
-class DataDocsLink(BaseOperatorLink):
+class DataDocsLink(ReportLink):
     """The pages of its validations."""
 
     name = "Data Docs"
-
-    def get_link(self, operator: BaseOperator, *, ti_key: TaskInstanceKey) -> str:  # noqa: ARG002 - Airflow passes it
-        return page_of(operator.spec.name, "docs/index.html")  # type: ignore[attr-defined]  # as above
+    page = "docs/index.html"
 
 
 #: Of each task about a batch.

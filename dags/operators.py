@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -127,7 +127,6 @@ class ComputingOperator(CommandOperator):
         return self._summary
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> Any:  # noqa: ARG002 - the OpenLineage provider passes it
-        """Lineage of the run, for the OpenLineage provider."""
         from windowmill.dags.lineage import lineage_of  # needs the provider
 
         with storage_environment(self.storage_conn_id):
@@ -194,7 +193,6 @@ class QualityReportOperator(PipelineOperator):
             return self._report()
 
     def get_openlineage_facets_on_complete(self, task_instance: object) -> Any:  # noqa: ARG002 - the OpenLineage provider passes it
-        """Outcomes of the rules, for the OpenLineage provider."""
         from windowmill.dags.lineage import quality_of  # needs the provider
 
         with storage_environment(self.storage_conn_id):
@@ -203,6 +201,7 @@ class QualityReportOperator(PipelineOperator):
     def _report(self) -> dict[str, Any]:
         from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
         from windowmill.jobs.report import write_report
+        from windowmill.jobs.report.freshness import staleness_of
 
         pipeline = self.spec.read()
         with redacting():
@@ -214,28 +213,22 @@ class QualityReportOperator(PipelineOperator):
             write_report(pipeline)
         gauge_pipeline(pipeline, latest, ledger.last_commit, datetime.now(UTC))
         places = Places.of(pipeline)
+        counted = ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
         result = {
             **{name: getattr(latest, name) for name in ("number", "action", "status", "verdict")},
-            **{
-                name: getattr(latest.counts, name)
-                for name in ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
-            },
+            **{name: getattr(latest.counts, name) for name in counted},
             "report": redacted(places.report),
             "docs": redacted(f"{places.docs}/index.html"),
             "quality": redacted(places.quality),
         }
         for name, value in result.items():
             self.log.info("%s: %s", name, value)
-        self._check_freshness(pipeline, ledger.last_commit)
-        return result
-
-    def _check_freshness(self, pipeline: Pipeline, last: Batch | None) -> None:
-        from windowmill.jobs.report.freshness import staleness_of
-
+        last = ledger.last_commit
         for severity, message in staleness_of(pipeline, last.seen if last else None, datetime.now(UTC)):
             if severity == "critical":
                 raise AirflowFailException(f"{pipeline.pipeline} is stale: {message}; check what fills its source")
             self.log.warning("%s is stale: %s", pipeline.pipeline, message)
+        return result
 
 
 class AnnounceOperator(PipelineOperator):
@@ -266,9 +259,14 @@ class AnnounceOperator(PipelineOperator):
         with redacting(), storage_environment(self.storage_conn_id):
             ledger = Ledger.open(pipeline)
         earlier = context["inlet_events"][self.asset].ascending(False).limit(EVENTS_READ)
-        through = announced_through((event.extra for event in earlier), ledger.generation)
-        batches = unannounced(ledger.since(through + 1), through)
-        if not batches:
+        # Manual events, and those of a ledger with another identity, announce nothing of this one.
+        extras: list[Any] = [event.extra for event in earlier if event.extra and event.extra.get("generation") == ledger.generation]
+        through = max((extra["batches"][-1] for extra in extras if extra.get("batches")), default=-1)
+        batches = [batch for batch in ledger.since(through + 1) if batch.status == "committed" and batch.number > through]
+        # A backfill that publishes no rows still removes the old rows of its range, as a restoration removes those of later batches.
+        if not any(
+            batch.counts.rows_published or batch.plan.goes_back or (batch.is_backfill and batch.verdict != "discarded") for batch in batches
+        ):
             raise AirflowSkipException("nothing has been published since the last event, so no one needs to know")
         extra = extra_of(batches, ledger.generation, context)
         context["outlet_events"][self.asset].extra = extra
@@ -298,10 +296,7 @@ def default_args_of(pipeline: Pipeline, given: Mapping[str, Any] | None) -> dict
 def storage_variables(conn_id: str | None) -> dict[str, str]:
     """The variables of the Airflow connection ``conn_id``; none without one.
 
-    Raises
-    ------
-    SpecError
-        If it is of another type than ``aws``, ``google_cloud_platform`` and ``wasb``.
+    Raises ``SpecError`` if it is of another type than ``aws``, ``google_cloud_platform`` and ``wasb``.
     """
     if conn_id is None:
         return {}
@@ -335,30 +330,14 @@ def storage_environment(conn_id: str | None) -> Iterator[None]:
                 os.environ[name] = value
 
 
-def announced_through(events: Iterable[Mapping[str, Any] | None], generation: str) -> int:
-    """Number of the last batch announced by ``events``; −1 if there is none.
-
-    Parameters
-    ----------
-    events
-        Extras of earlier events. Manual events, and those of a ledger with another identity, are ignored.
-    generation
-        Identity of the ledger.
-    """
-    numbers = [extra["batches"][-1] for extra in events if extra and extra.get("generation") == generation and extra.get("batches")]
-    return max(numbers, default=-1)
-
-
-def unannounced(batches: Iterable[Batch], through: int) -> list[Batch]:
-    """Committed batches after number ``through``; empty if none of them changed the sink."""
-    new = [batch for batch in batches if batch.status == "committed" and batch.number > through]
-    return new if any(map(_changed_sink, new)) else []
-
-
 def extra_of(batches: Sequence[Batch], generation: str, context: Mapping[str, Any]) -> dict[str, Any]:
     """The event's extra for ``batches`` (at least one), as JSON values."""
     counts = sum((batch.counts for batch in batches), Counts())
-    ends = [[_end(batch, end) for end in batch.counts.window_ends] for batch in batches if batch.counts.window_ends]
+    ends = [
+        tuple(end if batch.integer_axis else from_us(end).isoformat().replace("+00:00", "Z") for end in batch.counts.window_ends)
+        for batch in batches
+        if batch.counts.window_ends
+    ]
     verdicts = [batch.verdict for batch in batches if batch.verdict]
     extra: dict[str, Any] = {
         "rows": counts.rows_published,
@@ -376,12 +355,3 @@ def extra_of(batches: Sequence[Batch], generation: str, context: Mapping[str, An
         if context.get(name) is not None:
             extra[name] = context[name].astimezone(UTC).isoformat()
     return extra
-
-
-def _changed_sink(batch: Batch) -> bool:
-    # A backfill that publishes no rows still removes the old rows of its range, as a restoration removes those of later batches.
-    return bool(batch.counts.rows_published) or batch.plan.goes_back or (batch.is_backfill and batch.verdict != "discarded")
-
-
-def _end(batch: Batch, end: int) -> str | int:
-    return end if batch.integer_axis else from_us(end).isoformat().replace("+00:00", "Z")

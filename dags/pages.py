@@ -115,7 +115,6 @@ def report(dag_id: str) -> Response:
 
 
 def data_docs(dag_id: str, page: str) -> Response:
-    """A page of a pipeline's Data Docs."""
     from windowmill.jobs.report.page import docs_page
 
     html = docs_page(_file_of(dag_id).pipeline, page)

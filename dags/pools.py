@@ -22,19 +22,13 @@ from windowmill.windowing.specfile import load_pipeline
 
 
 def pool_of(pipeline: str) -> str:
-    """Name of the pipeline's pool."""
     return f"windowmill_{pipeline}"
 
 
 def create_pools(pipelines: Iterable[str], settings: Mapping[str, str] | None = None) -> list[str]:
     """Create the pools of ``pipelines`` in Airflow's database, or reset them to one slot; returns their names.
 
-    Parameters
-    ----------
-    pipelines
-        Names of the pipelines.
-    settings
-        Environment variables that select the Airflow installation, in addition to this process' own.
+    ``settings`` are variables of the environment that select the Airflow installation, in addition to this process' own.
     """
     pools = {pool_of(name): {"slots": 1, "description": f"Runs of {name}, one at a time", "include_deferred": True} for name in pipelines}
     if pools:
@@ -59,7 +53,6 @@ def create_pools(pipelines: Iterable[str], settings: Mapping[str, str] | None = 
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m windowmill.dags.pools", description="Create the Airflow pools of pipelines.")
     parser.add_argument(
         "specs", nargs="*", metavar="SPEC", help="a pipeline's YAML file (default: all in the folders of WINDOWMILL_PIPELINES)"

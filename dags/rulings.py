@@ -42,7 +42,6 @@ _NOT_DISCARDED = (
     "*Release* publishes them as they are. **Discard is refused, because the batch renumbers published triggers: run `windowmill abandon` "
     "instead.**"
 )
-LEAVE = "Leave it held"
 #: Broken rules that a question lists, and rows of each.
 RULES_LISTED, ROWS_LISTED = 10, 3
 #: XCom of a question: who has answered.
@@ -128,22 +127,14 @@ class HeldBatchOperator(QuestionOperator):
             broken = [failure for failure in read_quality(places.quality, held.number).failures if failure.batch == held.number]
         rules = [line for each in broken[:RULES_LISTED] for line in _lines_of(each)]
         same = pipeline.means(held.plan.definition, held.plan.meaning)
-        body = "\n".join(
-            [
-                f"Batch {held.number} read {held.counts.rows_read:,} rows and holds {held.outcome.counts.rows_published:,} results back:",
-                "",
-                *(rules or ["- see the report"]),
-                "",
-                _NOT_DISCARDED if refused else _EFFECTS,
-                *(
-                    []
-                    if same
-                    else ["", "**The spec has changed since.** Put it back before you release or discard: both are refused until then."]
-                ),
-                "",
-                f"[Report]({page_of(pipeline.pipeline, 'report.html')}): {code_span(places.report)}",
-            ]
-        )
+        paragraphs = [
+            f"Batch {held.number} read {held.counts.rows_read:,} rows and holds {held.outcome.counts.rows_published:,} results back:",
+            "\n".join(rules or ["- see the report"]),
+            _NOT_DISCARDED if refused else _EFFECTS,
+            "" if same else "**The spec has changed since.** Put it back before you release or discard: both are refused until then.",
+            f"[Report]({page_of(pipeline.pipeline, 'report.html')}): {code_span(places.report)}",
+        ]
+        body = "\n\n".join(filter(None, paragraphs))
         return Question(f"{pipeline.pipeline}: batch {held.number} is held", redacted(body), {"batch": held.number})
 
 
@@ -194,13 +185,11 @@ def ask_after(
     """
     common: dict[str, Any] = {"spec": spec, "storage_conn_id": storage_conn_id}
     question = HeldBatchOperator(task_id="held_batch", trigger_rule="all_done", response_timeout=response_timeout, **common)
-    report >> question >> EmptyOperator(task_id=ANSWERS[LEAVE])
-    for ruling in ("release", "discard"):
-        (
-            question
-            >> RulingOperator(task_id=ruling, ruling=ruling, asked_by=question.task_id, pool=pool, priority_weight=10, **common)
-            >> announce
-        )
+    leave, *rulings = ANSWERS.values()
+    report >> question >> EmptyOperator(task_id=leave)
+    for ruling in rulings:
+        carry_out = RulingOperator(task_id=ruling, ruling=ruling, asked_by=question.task_id, pool=pool, priority_weight=10, **common)
+        question >> carry_out >> announce
     announce.trigger_rule = TriggerRule.ONE_SUCCESS
 
 
@@ -268,11 +257,8 @@ def ask_about_changes(
     question = ChangedSpecOperator(task_id="changed_spec", trigger_rule=TriggerRule.ONE_FAILED, response_timeout=response_timeout, **common)
     leave, apply = CHANGE_ANSWERS.values()
     batch >> question >> EmptyOperator(task_id=leave)
-    (
-        question
-        >> ApplyOperator(task_id=apply, asked_by=question.task_id, connect_conn_id=connect_conn_id, pool=pool, priority_weight=10, **common)
-        >> announce
-    )
+    common |= {"asked_by": question.task_id, "connect_conn_id": connect_conn_id, "pool": pool, "priority_weight": 10}
+    question >> ApplyOperator(task_id=apply, **common) >> announce
     announce.trigger_rule = TriggerRule.ONE_SUCCESS
 
 
@@ -283,12 +269,9 @@ def _body(plan: Mapping[str, Any]) -> str:
         for each in plan[field]
     ]
     seconds = "" if plan["seconds"] is None else f", and takes about {plan['seconds']:,.0f} s"
-    return "\n".join(
-        [
-            f"It means something else than what batch {plan['batch'] - 1} was computed by. Nothing runs until it is applied or put back.",
-            "",
-            *changes,
-            "",
-            f"*Apply* computes this in one batch: {in_markdown(plan['summary'].partition('; ')[0])}{seconds}. *Leave it* changes nothing.",
-        ]
+    listed = "\n".join(changes)
+    return (
+        f"It means something else than what batch {plan['batch'] - 1} was computed by. Nothing runs until it is applied or put back.\n\n"
+        f"{listed}\n\n"
+        f"*Apply* computes this in one batch: {in_markdown(plan['summary'].partition('; ')[0])}{seconds}. *Leave it* changes nothing."
     )

@@ -18,13 +18,7 @@ _QUARTERLY = "0 0 1 */3 *"
 
 
 def timetable_of(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline) -> Any:
-    """The argument ``schedule`` of the pipeline's DAG.
-
-    Raises
-    ------
-    SpecError
-        If the spec's schedule is not valid.
-    """
+    """The argument ``schedule`` of the pipeline's DAG; raises ``SpecError`` if the spec's schedule is not valid."""
     schedule = pipeline.schedule
     if schedule is None:
         return None
@@ -80,10 +74,7 @@ def source_asset(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, cr
 def check_new_versions(where: str, pipeline: Pipeline) -> None:
     """Refuse ``new_versions`` for a pipeline whose windows an interval without rows completes too; ``where`` names the spec.
 
-    Raises
-    ------
-    SpecError
-        If the watermark is the end of the data interval.
+    Raises ``SpecError`` if the watermark is the end of the data interval.
     """
     if pipeline.time.watermark == "data_interval_end":
         raise SpecError(

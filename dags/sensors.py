@@ -54,7 +54,6 @@ class SourceVersionSensor(BaseSensorOperator):
             self.defer(trigger=self._trigger(), method_name="execute_complete", timeout=timedelta(seconds=self.timeout))
 
     def execute_complete(self, context: Context, event: Any = None) -> None:  # noqa: ARG002 - Airflow passes it
-        """Raise the error with which the trigger ended."""
         if isinstance(event, dict) and "error" in event:
             with failing_fast():
                 raise (JobRefusedError if event.get("refused") else JobFailedError)(event["error"])

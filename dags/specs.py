@@ -24,12 +24,10 @@ MAINTENANCE, BACKFILL = "__maintenance", "__backfill"
 
 
 def pipeline_of(dag_id: str) -> str:
-    """The name of the pipeline whose DAG has this id."""
     return dag_id.removesuffix(MAINTENANCE).removesuffix(BACKFILL)
 
 
 def dag_ids_of(pipeline: str) -> tuple[str, ...]:
-    """The ids of the DAGs of a pipeline."""
     return (pipeline, f"{pipeline}{BACKFILL}", f"{pipeline}{MAINTENANCE}")
 
 
@@ -113,7 +111,6 @@ class Spec:
 
     @property
     def name(self) -> str:
-        """The pipeline's name."""
         return self.read().pipeline
 
     def read(self) -> Pipeline:

@@ -34,13 +34,7 @@ _SLACK_PART = 0.1
 
 
 class SharedPoll:
-    """Polls one source, once at a time. All its users live in one event loop.
-
-    Parameters
-    ----------
-    poll
-        Polls the source; runs in a thread.
-    """
+    """Polls one source by ``poll``, which runs in a thread, once at a time. All its users live in one event loop."""
 
     def __init__(self, poll: Callable[[], Any]) -> None:
         self.users = 0
@@ -74,14 +68,9 @@ class SharedWatch:
         self._key: Hashable = None
 
     async def poll(self, due: float, interval: float) -> UnreadRows | None:
-        """What a run would take up; raises as :meth:`.SourceWatch.poll`, and ``SpecError``.
+        """What a run would take up, by a poll ``due`` at an instant of the monotonic clock, ``interval`` seconds after the one before.
 
-        Parameters
-        ----------
-        due
-            Instant of the poll, by the monotonic clock.
-        interval
-            Seconds between two polls.
+        Raises as :meth:`.SourceWatch.poll`, and ``SpecError``.
         """
         watch = await self._opened()
         polled = await _POLLS[self._key].seen_since(due - min(_SLACK_SECONDS, _SLACK_PART * interval))
@@ -130,10 +119,7 @@ _CRON_SECONDS = 60.0
 def trigger_spec(spec: Spec) -> dict[str, str | None]:
     """The arguments of a trigger that name ``spec``.
 
-    Raises
-    ------
-    SpecError
-        If the spec was written in Python and holds a credential, which Airflow would store.
+    Raises ``SpecError`` if the spec was written in Python and holds a credential, which Airflow would store.
     """
     if spec.fields is not None and holds_credentials(spec.fields):
         raise SpecError(

@@ -13,6 +13,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from html import escape
@@ -44,21 +45,9 @@ def write_docs(
 ) -> str:
     """Write the page of a verdict and the index of all pages; returns the path or URI of the index.
 
-    Pages show counts, statistics and the keys of failing rows, never other values of a row.
-
-    Parameters
-    ----------
-    folder
-        Folder of one pipeline's Data Docs; created if missing.
-    at
-        Time of the validation; with a time zone.
-    keep
-        Greatest number of pages; the oldest are removed.
-
-    Raises
-    ------
-    OSError, pyarrow.ArrowException
-        If the folder cannot be written.
+    Pages show counts, statistics and the keys of failing rows, never other values of a row. There are at most ``keep``: the oldest are
+    removed. ``at`` has a time zone. Raises ``OSError`` or ``pyarrow.ArrowException`` if the ``folder``, which is created if missing, cannot
+    be written.
     """
     folder = folder if isinstance(folder, Folder) else Folder(folder)
     instant = at.astimezone(UTC)
@@ -79,17 +68,8 @@ def remove_pages(folder: Folder, pipeline: str, chosen: Callable[[str], bool]) -
 
 
 def pages_of_batches(folder: Folder) -> dict[int, str]:
-    """The name of the newest page of each batch."""
     pages = sorted((match["at"], name, int(match["batch"])) for name in folder.names() if (match := _PAGE.fullmatch(name)))
     return {batch: name for _, name, batch in pages}
-
-
-def _failures_of(folder: Folder) -> list[dict[str, Any]]:
-    """The failures that the index has listed; none where their file is cut or damaged, as pages are no reason to stop a run."""
-    try:
-        return [dict(failure, page=failure["page"]) for failure in json.loads(folder.read(_FAILURES))]
-    except (ValueError, KeyError, TypeError):
-        return []
 
 
 def _write_index(folder: Folder, pipeline: str, keep: int, failures: Sequence[Mapping[str, Any]] = ()) -> str:
@@ -103,27 +83,27 @@ def _write_index(folder: Folder, pipeline: str, keep: int, failures: Sequence[Ma
         name: {"file": name, "batch": int(match["batch"]), "at": _STAMP.sub(r"\1-\2-\3 \4:\5:\6", stamp), "status": match["status"]}
         for stamp, name, match in reversed(pages[-keep:])
     }
-    earlier = _failures_of(folder) if _FAILURES in names else []
+    earlier = []
+    if _FAILURES in names:
+        # None where their file is cut or damaged, as pages are no reason to stop a run.
+        with suppress(ValueError, KeyError, TypeError):
+            earlier = [dict(failure, page=failure["page"]) for failure in json.loads(folder.read(_FAILURES))]
     known = [failure for failure in [*earlier, *failures] if failure["page"] in listed]
     if known or earlier:
         folder.write(_FAILURES, json.dumps(known[-_FAILURES_LISTED:], ensure_ascii=False))
     counts = Counter(page["status"] for page in listed.values())
-    html = (
-        _own_pages()
-        .get_template(_TEMPLATE)
-        .render(
-            title=f"Data Docs of {pipeline}",
-            pages=list(listed.values()),
-            counts={status: counts[status] for status in ("held", "warned", "passed")},
-            failures=[listed[failure["page"]] | failure for failure in reversed(known[-_FAILURES_LISTED:])],
-            most=_FAILURES_LISTED,
-        )
+    template = _own_pages().get_template(_TEMPLATE)
+    html = template.render(
+        title=f"Data Docs of {pipeline}",
+        pages=list(listed.values()),
+        counts={status: counts[status] for status in ("held", "warned", "passed")},
+        failures=[listed[failure["page"]] | failure for failure in reversed(known[-_FAILURES_LISTED:])],
+        most=_FAILURES_LISTED,
     )
     return folder.write("index.html", html)
 
 
 def _failure(result: RuleResult) -> dict[str, Any]:
-    """What the index says of an unmet rule."""
     named = {name: getattr(result, name) for name in ("type", "column", "severity", "outcome", "message")}
     return named | {"arguments": _arguments(result), "observed": _statistic(result)}
 
@@ -151,18 +131,15 @@ def _statistic(result: RuleResult) -> float | None:
 def _page(verdict: Verdict, pipeline: str, batch: int, at: datetime) -> str:
     met = len(verdict.results) - len(verdict.unmet)
     has_sections = bool(verdict.unmet) or any(result.evaluated for result in verdict.results)
-    html: str = (
-        (_pages_with_sections() if has_sections else _own_pages())
-        .get_template(_TEMPLATE)
-        .render(
-            title=f"{pipeline}, batch {batch}, {at:%Y-%m-%d %H:%M:%S} UTC",
-            status=verdict.status,
-            summary=f"{met} of {len(verdict.results)} rules met.",
-            batch=batch,
-            rules=[(result, _arguments(result), _statistic(result)) for result in verdict.results],
-            sections=_sections(verdict, met, pipeline, batch, at) if has_sections else [],
-            renderer_type="ValidationResultsPageRenderer",
-        )
+    template = (_pages_with_sections() if has_sections else _own_pages()).get_template(_TEMPLATE)
+    html = template.render(
+        title=f"{pipeline}, batch {batch}, {at:%Y-%m-%d %H:%M:%S} UTC",
+        status=verdict.status,
+        summary=f"{met} of {len(verdict.results)} rules met.",
+        batch=batch,
+        rules=[(result, _arguments(result), _statistic(result)) for result in verdict.results],
+        sections=_sections(verdict, met, pipeline, batch, at) if has_sections else [],
+        renderer_type="ValidationResultsPageRenderer",
     )
     # Some rules draw charts with scripts from the network; without the network they would show as dead text.
     return _SCRIPT.sub("", html).replace("Sampled Unexpected Values", "Rows that break the rule, by key")
@@ -196,9 +173,8 @@ def _as_gx(result: RuleResult) -> Any:
 
     shown: dict[str, Any] = {}
     if result.type == "expect_table_columns_to_match_ordered_list":
-        shown = {
-            "observed_value": [escape(str(name)) for name in result.observed or ()]
-        }  # the page's renderer orders its sections by this value
+        # The page's renderer orders its sections by this value.
+        shown = {"observed_value": [escape(str(name)) for name in result.observed or ()]}
     elif result.elements is not None and result.unexpected is not None:
         percent = 100 * result.unexpected / result.elements if result.elements else 0.0
         # Great Expectations does not escape these.
@@ -245,15 +221,7 @@ def _pages_with_sections() -> Environment:
 
 
 class Folder:
-    """A folder of pages.
-
-    Parameters
-    ----------
-    place
-        Path of a local folder; created if missing.
-    files
-        File system whose root is the folder, if it is in object storage; ``place`` is then only shown.
-    """
+    """A folder of pages: a local one at ``place``, created if missing; or the root of ``files`` in object storage, shown as ``place``."""
 
     def __init__(self, place: str | os.PathLike[str], files: fs.FileSystem | None = None) -> None:
         self.place = os.fspath(place).rstrip("/")
@@ -264,10 +232,7 @@ class Folder:
     def write(self, name: str, html: str) -> str:
         """Replace the page ``name``, and return its path or URI. A link stays, and a pipe or device is written to.
 
-        Raises
-        ------
-        OSError, pyarrow.ArrowException
-            If it cannot be written.
+        Raises ``OSError`` or ``pyarrow.ArrowException`` if it cannot be written.
         """
         if self._files is None:
             _write(Path(self.place or "/", name), html)
@@ -278,7 +243,6 @@ class Folder:
         return f"{self.place}/{name}"
 
     def read(self, name: str) -> str:
-        """The page ``name``, one of :meth:`names`."""
         if self._files is None:
             return Path(self.place, name).read_text(encoding="utf-8")
         with self._files.open_input_stream(name) as stream:
@@ -293,7 +257,6 @@ class Folder:
         return [info.base_name for info in listed if info.type == fs.FileType.File]
 
     def remove(self, name: str) -> None:
-        """Remove the file ``name``, if it exists."""
         if self._files is None:
             Path(self.place, name).unlink(missing_ok=True)
         elif self._files.get_file_info(name).type == fs.FileType.File:

@@ -67,34 +67,23 @@ _OBSERVED_CHARACTERS = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class RuleResult(Rule):
-    """A rule with its result.
+    """A rule with its result."""
 
-    Attributes
-    ----------
-    outcome
-        ``broken`` if it could not be evaluated, which counts like ``failed``.
-    observed
-        The observation in JSON values: a statistic, a list of columns, or the error of a broken rule. It may contain values of the
-        rows, so it is stored in the quality table and never logged.
-    elements, unexpected
-        Number of rows checked, and of those that break the rule; ``None`` for rules about a statistic.
-    message
-        One line without values of the rows.
-    examples
-        Identity columns of rows that break the rule.
-    values
-        The values of the rule's columns in the first of these rows; stored in the quality table and shown with the row's key.
-    evaluated
-        Whether Great Expectations evaluated the rule. It need not where every row is certain to keep it, or there is no row.
-    """
-
+    #: ``broken`` if it could not be evaluated, which counts like ``failed``.
     outcome: Outcome
+    #: The observation in JSON values: a statistic, a list of columns, or the error of a broken rule. It may contain values of the rows, so
+    #: it is stored in the quality table and never logged.
     observed: Any
+    #: Number of rows checked, and of those that break the rule; ``None`` for rules about a statistic.
     elements: int | None
     unexpected: int | None
+    #: One line without values of the rows.
     message: str
+    #: Identity columns of rows that break the rule.
     examples: tuple[Mapping[str, Any], ...] = ()
+    #: The values of the rule's columns in the first of these rows; stored in the quality table and shown with the row's key.
     values: tuple[Mapping[str, Any], ...] = ()
+    #: Whether Great Expectations evaluated the rule. It need not where every row is certain to keep it, or there is no row.
     evaluated: bool = field(default=False, compare=False)
 
     @property
@@ -157,22 +146,15 @@ def validate(
     ----------
     rows
         An Arrow table, if the rows fit the driver (no Spark job), or a cached Spark frame, which is read several times; or a function that
-        gives one of them, which is called if Great Expectations has to evaluate a rule.
+        gives one of them, which is called if Great Expectations has to evaluate a rule. Of its rows ``count`` must be known.
     columns
-        The result's columns in order, as in :func:`windowmill.expectations.suites.sink_columns`.
-    count
-        Number of rows, if known; saves a job on Spark. Must be known of rows that a function gives.
-    rows_read, rows_quarantined
-        Numbers of rows that the batch read from its source, and that were quarantined.
+        The result's columns in order, by default :func:`windowmill.expectations.suites.sink_columns`.
     loss
         Summarizes the quarantined rows; called if they are more than a rule allows.
     spark
-        Gives the session, which may have to be started, for rules over a table that only Spark evaluates. By default the active session;
-        without one these rules are broken.
-    kept
-        Gives the indexes of rules that every row is certain to keep, which Great Expectations need not evaluate.
-    count_of
-        Number of rows of some windows; needed for rules about these that ``kept`` names.
+        Gives the session for rules over a table that only Spark evaluates; by default the active one, without which they are broken.
+    kept, count_of
+        Indexes of rules that every row is certain to keep, which are not evaluated, and the number of rows of windows that these name.
     past
         The batches before this one; null for a batch that is not compared with others.
     """
@@ -318,12 +300,10 @@ def _findings_of_frame(rows: gx.SparkRows, suite: Sequence[Rule], identity: Sequ
     for rule, arguments in along:
         compared = gx.along(plain, arguments["column"])
         found = gx.evaluate(compared, [(rule, arguments | {"column": gx.ALONG_OF})], [*known, arguments["column"]], spark=True)
-        findings |= {index: _without(finding, gx.ALONG_OF) for index, finding in found.items()}
+        for index, finding in found.items():
+            kept = [{name: value for name, value in row.items() if name != gx.ALONG_OF} for row in finding.rows]
+            findings[index] = replace(finding, rows=kept)
     return {index: _as_it_was(finding, {new: old for old, new in names.items()}) for index, finding in findings.items()}
-
-
-def _without(finding: gx.Finding, column: str) -> gx.Finding:
-    return replace(finding, rows=[{name: value for name, value in row.items() if name != column} for row in finding.rows])
 
 
 def _as_it_was(finding: gx.Finding, names: Mapping[str, str]) -> gx.Finding:
@@ -347,11 +327,7 @@ def _kept(rule: Rule, count: int | None, count_of: Callable[[Collection[str]], i
 
 
 def _unevaluated(rule: Rule, outcome: Outcome, message: str, *, elements: int | None = None, observed: Any = None) -> RuleResult:
-    return RuleResult(**_fields(rule), outcome=outcome, observed=observed, elements=elements, unexpected=elements, message=message)
-
-
-def _fields(rule: Rule) -> dict[str, Any]:
-    return {name: getattr(rule, name) for name in Rule.__dataclass_fields__}
+    return RuleResult(**vars(rule), outcome=outcome, observed=observed, elements=elements, unexpected=elements, message=message)
 
 
 def _result(rule: Rule, finding: gx.Finding | None, identity: Sequence[str]) -> RuleResult:
@@ -364,7 +340,7 @@ def _result(rule: Rule, finding: gx.Finding | None, identity: Sequence[str]) -> 
     if rule.type == "unexpected_rows_expectation":
         unexpected = observed
     return RuleResult(
-        **_fields(rule),
+        **vars(rule),
         outcome="passed" if finding.success else "failed",
         observed=plain(observed),
         elements=elements,
@@ -420,7 +396,6 @@ def read(
 
 
 def last_verdict(path: str, generation: str, batch: int, storage_options: Mapping[str, str] | None = None) -> Verdict | None:
-    """The verdict of the last validation of a batch; null if the table has none."""
     found = read(path, first_batch=batch, storage_options=storage_options)
     rows = [row for row in found if (row["generation"], row["batch"]) == (generation, batch) and row["origin"] in get_args(Origin)]
     newest = [row for row in rows if row["at"] == rows[-1]["at"]]
@@ -489,5 +464,4 @@ def _row(result: Any) -> dict[str, Any]:
 
 
 def json_of(value: Any) -> str:
-    """The text by which the table keeps ``value``."""
     return json.dumps(plain(value), ensure_ascii=False)

@@ -51,23 +51,15 @@ UNUSED = "sqlalchemy"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Great Expectations' result for one rule, in plain Python values.
+    """Great Expectations' result for one rule, in plain Python values."""
 
-    Attributes
-    ----------
-    success
-        Whether the rule holds; ``False`` with an ``error`` if it could not be evaluated.
-    error
-        The exception in one line; may quote values of the rows.
-    result
-        Great Expectations' own result mapping.
-    rows
-        Identity columns, and the rule's own, of rows that break the rule; at most :data:`MAX_EXAMPLES`.
-    """
-
+    #: Whether the rule holds; ``False`` with an ``error`` if it could not be evaluated.
     success: bool
+    #: The exception in one line; may quote values of the rows.
     error: str | None = None
+    #: Great Expectations' own result mapping.
     result: Mapping[str, Any] = field(default_factory=dict)
+    #: Identity columns, and the rule's own, of rows that break the rule; at most :data:`MAX_EXAMPLES`.
     rows: Sequence[Mapping[str, Any]] = ()
 
 
@@ -92,19 +84,8 @@ def build(rule: Rule, arguments: Mapping[str, Any]) -> Any:
 def evaluate(frame: Any, suite: Sequence[tuple[Rule, Mapping[str, Any]]], identity: Sequence[str], *, spark: bool) -> dict[int, Finding]:
     """Evaluate rules over a pandas or Spark frame in two passes: counts for all rules, then the rows that break failed ones.
 
-    Parameters
-    ----------
-    frame
-        A pandas DataFrame, or a Spark one that the caller has cached.
-    suite
-        Rules, each with its arguments for this frame.
-    identity
-        Columns that identify failing rows.
-
-    Returns
-    -------
-    dict
-        Findings by rule index; omits rules for which Great Expectations returns no result.
+    The ``suite`` has the rules, each with its arguments for this frame, which the caller has cached if it is one of Spark; columns of
+    ``identity`` name failing rows. Findings are by rule index, without rules for which Great Expectations returns no result.
     """
     gx = load()
     context = gx.get_context(mode="ephemeral")
@@ -158,16 +139,13 @@ def _run(gx: Any, batch: Any, built: Mapping[int, Any], result_format: Mapping[s
 
 
 def _finding(result: Any) -> Finding:
-    error = _raised(result.exception_info)
+    # The error is in either form of ``exception_info``: flat, or one entry per metric that raised.
+    info = result.exception_info or {}
+    entries = [info, *(part for part in info.values() if isinstance(part, Mapping))]
+    messages = [str(entry.get("exception_message") or "unknown error") for entry in entries if entry.get("raised_exception")]
+    error = _one_line("; ".join(dict.fromkeys(messages))) if messages else None
     rows = list(result.result.get("partial_unexpected_index_list") or ())[:MAX_EXAMPLES]
     return Finding(success=bool(result.success) and error is None, error=error, result=dict(result.result), rows=rows)
-
-
-def _raised(info: Mapping[str, Any] | None) -> str | None:
-    """The error in either form of ``exception_info``: flat, or one entry per metric that raised."""
-    entries = [info or {}, *(part for part in (info or {}).values() if isinstance(part, Mapping))]
-    messages = [str(entry.get("exception_message") or "unknown error") for entry in entries if entry.get("raised_exception")]
-    return _one_line("; ".join(dict.fromkeys(messages))) if messages else None
 
 
 def _one_line(text: str) -> str:
@@ -282,7 +260,6 @@ def _follows(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def active_session() -> SparkSession | None:
-    """The session of this thread; null if there is none."""
     from pyspark.sql import SparkSession as Spark
 
     return Spark.getActiveSession()
@@ -367,7 +344,6 @@ def kinds_of_table(schema: pa.Schema) -> Kinds:
 
 
 def kinds_of_frame(frame: SparkRows) -> Kinds:
-    """Time columns of a Spark frame."""
     names: dict[str, Literal["instant", "wall", "day", "decimal"]] = {"timestamp": "instant", "timestamp_ntz": "wall", "date": "day"}
     names["decimal"] = "decimal"
     kinds = {name: kind.partition("(")[0] for name, kind in frame.dtypes}

@@ -27,48 +27,31 @@ QUARANTINED_RATE = "expect_quarantined_rate_to_be_below"
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """One expectation over the rows of a batch.
+    """One expectation over the rows of a batch."""
 
-    Attributes
-    ----------
-    index
-        Position in the suite; for a rule of the spec, also its position under ``expectations``.
-    origin
-        ``spec``, or ``always`` for rules that every pipeline has.
-    type
-        Its snake_case name in Great Expectations.
-    column
-        Columns that it checks, separated by commas; ``None`` for rules about the whole batch.
-    arguments
-        Arguments by their names in Great Expectations, including columns.
-    severity
-        ``critical`` holds the batch, ``warning`` flags it, ``info`` is recorded.
-    """
-
+    #: Position in the suite; for a rule of the spec, also its position under ``expectations``.
     index: int
+    #: ``spec``, or ``always`` for rules that every pipeline has.
     origin: Origin
+    #: Its snake_case name in Great Expectations.
     type: str
+    #: Columns that it checks, separated by commas; ``None`` for rules about the whole batch.
     column: str | None
+    #: Arguments by their names in Great Expectations, including columns.
     arguments: Mapping[str, Any]
+    #: ``critical`` holds the batch, ``warning`` flags it, ``info`` is recorded.
     severity: Severity
 
 
 @dataclass(frozen=True)
 class Loss:
-    """The rows that a batch quarantined, for a message.
+    """The rows that a batch quarantined, for a message."""
 
-    Attributes
-    ----------
-    reasons
-        Number of rows by reason.
-    remedies
-        What to do about each reason, with the words of the spec.
-    examples
-        A few of the rows: key, time and reason.
-    """
-
+    #: Number of rows by reason.
     reasons: Mapping[str, int]
+    #: What to do about each reason, with the words of the spec.
     remedies: tuple[str, ...] = ()
+    #: A few of the rows: key, time and reason.
     examples: tuple[Mapping[str, Any], ...] = ()
 
     def describe(self) -> str:

@@ -78,7 +78,6 @@ def sink_columns(pipeline: Pipeline) -> tuple[str, ...]:
 
 
 def identity_columns(pipeline: Pipeline) -> tuple[str, ...]:
-    """Columns that together identify a result row."""
     columns = [*pipeline.keys, "window", "window_end"]
     if any(window.ends_can_coincide for window in pipeline.windows):
         columns.insert(-1, "window_start")
@@ -96,11 +95,13 @@ def rules(pipeline: Pipeline, columns: Sequence[str] | None = None) -> tuple[Rul
     ]
     always = _always(pipeline, list(columns or sink_columns(pipeline)))
     written += [("always", name, arguments, "critical") for name, arguments in always]
-    written += [("always", QUARANTINED_RATE, {"max_value": most}, severity) for severity, most in _limits(pipeline)]
-    return tuple(
-        Rule(index=index, origin=origin, type=name, column=_about(name, arguments), arguments=arguments, severity=severity)
-        for index, (origin, name, arguments, severity) in enumerate(written)
-    )
+    limits: tuple[tuple[Severity, float | None], ...] = (("critical", pipeline.quarantine.hold), ("warning", pipeline.quarantine.warn))
+    written += [("always", QUARANTINED_RATE, {"max_value": most}, severity) for severity, most in limits if most is not None]
+    found = []
+    for index, (origin, name, arguments, severity) in enumerate(written):
+        about = ", ".join(str(column) for _, column in _columns(name, arguments)) or None
+        found.append(Rule(index=index, origin=origin, type=name, column=about, arguments=arguments, severity=severity))
+    return tuple(found)
 
 
 def is_sql(rule: Rule) -> bool:
@@ -128,15 +129,7 @@ def windows_of(rule: Rule) -> frozenset[str] | None:
 
 
 def check_rules(pipeline: Pipeline, columns: Sequence[str]) -> list[str]:
-    """Problems of the spec's rules, one line each: field path, value, known alternatives.
-
-    Parameters
-    ----------
-    pipeline
-        Its ``expectations`` are checked.
-    columns
-        Columns of the result, as in :func:`sink_columns`.
-    """
+    """Problems of the spec's rules over a result with the ``columns``, one line each: field path, value, known alternatives."""
     problems: list[str] = []
     for rule in rules(pipeline, columns):
         if rule.origin == "spec":
@@ -164,15 +157,6 @@ def _always(pipeline: Pipeline, columns: list[str]) -> Iterable[tuple[str, dict[
                     yield "expect_column_values_to_be_between", {"column": name, "min_value": least} | _only(windows, pipeline)
 
 
-def _limits(pipeline: Pipeline) -> Iterable[tuple[Severity, float]]:
-    """Greatest shares of a batch's rows in quarantine, each with the severity of exceeding it."""
-    hold, warn = pipeline.quarantine.hold, pipeline.quarantine.warn
-    if hold is not None:
-        yield "critical", hold
-    if warn is not None:
-        yield "warning", warn
-
-
 def _only(windows: Sequence[Window], pipeline: Pipeline) -> dict[str, Any]:
     """A row condition for the rows of ``windows``; empty if these are all windows."""
     if len(windows) == len(pipeline.windows):
@@ -198,10 +182,11 @@ def _with_condition(arguments: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in arguments.items() if name != "condition_parser"} | {"row_condition": parsed}
 
 
-def _about(rule_type: str, arguments: Mapping[str, Any]) -> str | None:
-    several = () if rule_type.startswith("expect_table_") else arguments.get("column_list", ())
-    named = [arguments[name] for name in _COLUMN_ARGUMENTS if name in arguments] + (list(several) if isinstance(several, list) else [])
-    return ", ".join(map(str, named)) or None
+def _columns(rule_type: str, arguments: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The columns that a rule is about, each with its field."""
+    listed = () if rule_type.startswith("expect_table_") else arguments.get("column_list")
+    named = [(name, arguments[name]) for name in _COLUMN_ARGUMENTS if name in arguments]
+    return [*named, *((f"column_list.{index}", name) for index, name in enumerate(listed if isinstance(listed, list) else ()))]
 
 
 def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) -> Iterable[tuple[str, str]]:
@@ -235,17 +220,13 @@ def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) ->
     yield from _unknown_columns(written, columns)
     yield from _condition_problems(written, columns)
     if rule.type == _SUM_OF_COLUMNS:
-        listed = written.get("column_list")
-        for index, name in enumerate(listed if isinstance(listed, list) else ()):
+        for field, name in _columns(rule.type, written):
             if "`" in str(name):
-                yield f"column_list.{index}", f"got {name!r}; {rule.type} makes SQL of it, which holds no backtick; rename the column"
+                yield field, f"got {name!r}; {rule.type} makes SQL of it, which holds no backtick; rename the column"
 
 
 def _unknown_columns(written: Mapping[str, Any], columns: Sequence[str]) -> Iterable[tuple[str, str]]:
-    listed = written.get("column_list", ())
-    named = [(name, written[name]) for name in _COLUMN_ARGUMENTS if name in written]
-    named += [(f"column_list.{index}", name) for index, name in enumerate(listed if isinstance(listed, list) else ())]
-    for field, column in named:
+    for field, column in _columns("", written):
         if isinstance(column, str) and column not in columns:
             yield field, f"got {column!r}, which is not a column of the result; {_near_column(column, columns)}"
 
@@ -261,10 +242,8 @@ def _condition_problems(written: Mapping[str, Any], columns: Sequence[str]) -> I
     if match is None and condition.lstrip().startswith("col("):
         yield "row_condition", f"got {condition!r}; expected {form}"
     elif match and match["column"] not in columns:
-        yield (
-            "row_condition",
-            f"got {condition!r}; {match['column']!r} is not a column of the result; {_near_column(match['column'], columns)}",
-        )
+        lacking = f"{match['column']!r} is not a column of the result; {_near_column(match['column'], columns)}"
+        yield "row_condition", f"got {condition!r}; {lacking}"
 
 
 def _near(name: str, known: Iterable[str], otherwise: str) -> str:
@@ -361,10 +340,8 @@ def _partition_problems(partition: Mapping[str, Any]) -> Iterable[tuple[str, str
         return
     n_spans = len(partition[over]) - (over == "bins")
     if len(numbers) - len(tails) != n_spans or len(tails) not in (0, 2) or not math.isclose(math.fsum(numbers), 1, rel_tol=1e-5):
-        yield (
-            "partition_object.weights",
-            f"got {shares!r}; expected a share for each of the {over if over == 'values' else 'spans between bins'}, 1 together",
-        )
+        spans = over if over == "values" else "spans between bins"
+        yield "partition_object.weights", f"got {shares!r}; expected a share for each of the {spans}, 1 together"
     elif over == "bins" and any(low >= high for low, high in itertools.pairwise(partition["bins"])):
         yield "partition_object.bins", f"got {partition['bins']!r}; expected numbers that ascend"
 
@@ -441,7 +418,7 @@ def type_problems(pipeline: Pipeline, schema: pa.Schema) -> Iterable[tuple[str, 
 
 def _type_problems(rule: Rule, kinds: Mapping[str, Kind]) -> Iterable[tuple[str, str]]:
     taken = _TAKEN.get(rule.type)
-    columns = [(field, name) for field, name in _columns(rule) if name in kinds]
+    columns = [(field, name) for field, name in _columns(rule.type, rule.arguments) if name in kinds]
     for field, name in columns:
         if taken is not None and kinds[name] not in taken:
             yield field, f"got {name!r}, which holds {kinds[name]}; {rule.type} takes {' or '.join(taken)} alone, {_INSTEAD}"
@@ -459,14 +436,6 @@ def _type_problems(rule: Rule, kinds: Mapping[str, Kind]) -> Iterable[tuple[str,
             if value is not None and isinstance(value, str | date) == (kind == "numbers"):
                 yield bound, f"got {value!r}, but {columns[0][1]!r} holds {kind}; give {'a number' if kind == 'numbers' else 'an instant'}"
                 return
-
-
-def _columns(rule: Rule) -> list[tuple[str, Any]]:
-    """The columns that the rule is about, each with its field."""
-    listed = rule.arguments.get("column_list")
-    named = [(name, rule.arguments[name]) for name in ("column", "column_A", "column_B") if name in rule.arguments]
-    of_table = rule.type.startswith("expect_table_") or not isinstance(listed, list)
-    return named if of_table else [*named, *((f"column_list.{place}", name) for place, name in enumerate(listed or ()))]
 
 
 def _kind_of(kind: pa.DataType) -> Kind:

@@ -112,9 +112,8 @@ class Aggregate(Generic[P]):
 
     def fold(self, partials: Iterable[P]) -> P:
         """Combine n partials from the left; the identity if there are none. n - 1 combines, or one ``unite``."""
-        return self._combined(partials) if self.unite is None else self.unite(partials)
-
-    def _combined(self, partials: Iterable[P]) -> P:
+        if self.unite is not None:
+            return self.unite(partials)
         total: P | None = None
         for partial in partials:
             total = partial if total is None else self.combine(total, partial)
@@ -134,8 +133,6 @@ def is_nan(value: object) -> bool:
 def position(time: int, ties: Iterable[Any] = ()) -> Position:
     """Position of an event in its key's order: ``time``, then the tie-break values (null first, NaN last).
 
-    Examples
-    --------
     >>> position(5, [None]) < position(5, ["a"]) < position(6)
     True
     """

@@ -56,20 +56,14 @@ class Duration:
     """A length on the time axis.
 
     Months and days are separate from elapsed time because their length depends on the calendar of a time zone.
-
-    Attributes
-    ----------
-    months, days
-        Calendar parts.
-    ticks
-        Elapsed time in microseconds; on an integer axis, units of the axis.
-    plain
-        Whether it is written as a plain integer, as an integer axis requires.
     """
 
+    #: Calendar parts.
     months: int = 0
     days: int = 0
+    #: Elapsed time in microseconds; on an integer axis, units of the axis.
     ticks: int = 0
+    #: Whether it is written as a plain integer, as an integer axis requires.
     plain: bool = field(default=False, compare=False)
 
     @property
@@ -87,10 +81,7 @@ class Duration:
         >>> Duration.parse("1 hour 30 minutes").elapsed()
         5400000000
 
-        Raises
-        ------
-        ValueError
-            If it has months, whose length is not fixed.
+        Raises ``ValueError`` if it has months, whose length is not fixed.
         """
         if self.months:
             msg = f"{self} has no fixed length"

@@ -37,8 +37,6 @@ _CLOCKS_US = 3 * DAY_US
 def accepted_times(pipeline: Pipeline) -> tuple[int, int]:
     """The least and greatest event time whose windows lie on the axis; rows outside are quarantined as ``time_out_of_range``.
 
-    Examples
-    --------
     >>> from windowmill.windowing.specfile import parse_pipeline
     >>> hourly = {"name": "hourly", "type": "tumbling", "size": 3600}
     >>> spec = {"pipeline": "p", "time": {"column": "t", "unit": "s"}, "windows": [hourly], "aggregates": {"n": {"count": "*"}}}
@@ -89,13 +87,8 @@ def check_duration(window: Window, duration: int) -> None:
         )
 
 
-def check_key(window: Window, count: int) -> None:
+def check_key(window: str, count: int) -> None:
     """Raise ``LimitExceededError`` if one key has too many windows or ticks in a batch."""
-    check_ends_of_key(window.name, count)
-
-
-def check_ends_of_key(window: str, count: int) -> None:
-    """As :func:`check_key`, given the name of the window."""
     if count > MAX_ROWS_OF_KEY:
         raise LimitExceededError(
             f"window {window}: one key would have {count:,} windows or ticks in this batch, more than {MAX_ROWS_OF_KEY:,}; look for "
@@ -114,10 +107,7 @@ def check_share(window: str, count: int) -> None:
 def count_ends(grid: WindowGrid, first: Ints, last: Ints, n_slices: Ints, *, after: int, through: int) -> int:
     """Upper bound on the number of windows of ``grid`` that contain slices of the keys and end in (``after``, ``through``].
 
-    Parameters
-    ----------
-    first, last, n_slices
-        Start of each key's first and last slice, and its number of slices.
+    ``first``, ``last``, ``n_slices``: start of each key's first and last slice, and its number of slices.
     """
     begin, end = np.maximum(first, after), np.minimum(last + grid.longest, through)
     span = np.where(end > begin, grid.most_ends(end - begin), 0)

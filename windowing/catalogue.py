@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer
 
@@ -101,30 +101,17 @@ class Declaration:
         return "objects" if self.recipe is None else "numbers"
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_rank(k: object) -> bool:
-    return isinstance(k, int) and not isinstance(k, bool) and 0 < k <= 1_000_000_000
-
-
-def _is_fraction(q: object) -> bool:
-    return isinstance(q, int | float) and not isinstance(q, bool) and 0 <= q <= 1
-
-
-def _are_edges(edges: object) -> bool:
-    return isinstance(edges, list) and len(edges) > 1 and all(map(_is_number, edges)) and all(a < b for a, b in pairwise(edges))
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-_K = Option(_is_rank, {"type": "integer", "minimum": 1})
-_Q = Option(_is_fraction, {"type": "number", "minimum": 0, "maximum": 1})
-_EXACT = Option(_is_flag, {"type": "boolean"}, default=False)
-_EDGES = Option(_are_edges, {"type": "array", "items": {"type": "number"}, "minItems": 2})
+_K = Option(lambda k: _is_number(k) and isinstance(k, int) and 0 < k <= 1_000_000_000, {"type": "integer", "minimum": 1})
+_Q = Option(lambda q: _is_number(q) and 0 <= q <= 1, {"type": "number", "minimum": 0, "maximum": 1})
+_EXACT = Option(lambda exact: isinstance(exact, bool), {"type": "boolean"}, default=False)
+_EDGES = Option(
+    lambda edges: isinstance(edges, list) and len(edges) > 1 and all(map(_is_number, edges)) and all(a < b for a, b in pairwise(edges)),
+    {"type": "array", "items": {"type": "number"}, "minItems": 2},
+)
 
 
 def _objects(family: str, *names: str, **facts: Any) -> dict[str, Declaration]:
@@ -201,10 +188,7 @@ _OWN = Declaration("use", "windowmill.windowing.aggregates.own:build", form='use
 def register_aggregate(declaration: Declaration, module: str) -> None:
     """Let specs name the aggregate; ``module`` is the name of the module that registers it.
 
-    Raises
-    ------
-    PluginError
-        If its name is taken, or it has a name or columns that no spec can write.
+    Raises ``PluginError`` if its name is taken, or it has a name or columns that no spec can write.
     """
     if not declaration.name.isidentifier() or declaration.name in ("use", "args", "where"):
         raise PluginError(
@@ -212,14 +196,8 @@ def register_aggregate(declaration: Declaration, module: str) -> None:
             "or where, which are fields of every aggregate"
         )
     if declaration.recipe is None and (declaration.algebra is None or declaration.clipped):
-        raise PluginError(
-            f"plugin {module!r}: the aggregate {declaration.name!r} has no recipe; give it one"
-            + (
-                ", which clipped aggregates need"
-                if declaration.clipped
-                else ", or algebra, which combines partials that are Python objects"
-            )
-        )
+        why = "which clipped aggregates need" if declaration.clipped else "or algebra, which combines partials that are Python objects"
+        raise PluginError(f"plugin {module!r}: the aggregate {declaration.name!r} has no recipe; give it one, {why}")
     if declaration.algebra is None and declaration.plain is None:
         raise PluginError(
             f"plugin {module!r}: the aggregate {declaration.name!r} has a recipe alone; give it plain too, by which the reference engine "
@@ -262,10 +240,7 @@ class AggregateSpec(BaseModel):
     def declaration(self) -> Declaration:
         """What holds of the function.
 
-        Raises
-        ------
-        PluginError
-            If it is not registered in this process: a worker of Spark, where a notebook has registered it.
+        Raises ``PluginError`` if it is not registered in this process: a worker of Spark, where a notebook has registered it.
         """
         if self.use is not None:
             return _OWN
@@ -328,9 +303,7 @@ def _parse_known(function: str, argument: object, where: str | None) -> Aggregat
         options = {name: value for name, value in options.items() if value != declared.options[name].default}
         return AggregateSpec(function=function, columns=(argument["column"],), options=options, where=where)
     columns = [argument] if isinstance(argument, str) else argument
-    if not isinstance(columns, list | tuple) or len(columns) != len(declared.columns):
-        raise wrong
-    if not all(map(_is_column, columns)):
+    if not isinstance(columns, list | tuple) or len(columns) != len(declared.columns) or not all(map(_is_column, columns)):
         raise wrong
     return AggregateSpec(function=function, columns=tuple(columns), where=where)
 
@@ -353,7 +326,6 @@ def dump_aggregate(spec: AggregateSpec) -> dict[str, Any]:
 
 
 def _json_schema() -> dict[str, Any]:
-    """JSON schema of an aggregate as it is written."""
     column: dict[str, Any] = {"type": "string", "minLength": 1}
 
     def argument(declared: Declaration) -> dict[str, Any]:
@@ -385,12 +357,7 @@ class _WithOurSchema:
 Aggregates = Annotated[
     dict[
         Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,254}$")],
-        Annotated[
-            AggregateSpec,
-            BeforeValidator(parse_aggregate),
-            PlainSerializer(dump_aggregate, return_type=dict),
-            _WithOurSchema(),
-        ],
+        Annotated[AggregateSpec, BeforeValidator(parse_aggregate), PlainSerializer(dump_aggregate, return_type=dict), _WithOurSchema()],
     ],
     Field(min_length=1),
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -22,15 +22,9 @@ FIELDS = ("windows", "aggregates")
 def describe_difference(before: Mapping[str, Any], now: Mapping[str, Any], actual: Mapping[str, Any]) -> str | None:
     """The differences between two specs in one line, each as field, old and new value; null if none is known.
 
-    Parameters
-    ----------
-    before, now
-        What the specs mean, with variables as written (:meth:`windowmill.windowing.spec.Pipeline.shown_meaning`).
-    actual
-        As ``now``, with the values of variables.
+    ``before`` and ``now`` are what the specs mean, with variables as written (:meth:`windowmill.windowing.spec.Pipeline.shown_meaning`);
+    ``actual`` is as ``now``, with the values of variables.
 
-    Examples
-    --------
     >>> describe_difference({"time": {"column": "t", "disorder": "1 hour"}}, *2 * ({"time": {"column": "t"}, "emit": "revise"},))
     'time.disorder was "1 hour" and is not given; emit was not given and is "revise"'
     """
@@ -53,13 +47,11 @@ def _differences(before: Any, now: Any, actual: Any, where: str) -> Iterator[tup
     # A text that now comes from the environment may still be the same.
     if before in (now, actual):
         return
-    parts = [parts_of(value) for value in (before, now, actual)]
-    old, new, new_actual = parts
+    old, new, new_actual = (parts_of(value) for value in (before, now, actual))
     if old is None or new is None or new_actual is None:
         yield where, before, now
         return
-    names = list(dict.fromkeys([*old, *new]))
-    for name in names:
+    for name in dict.fromkeys([*old, *new]):
         old_part, new_part, actual_part = (part.get(name, _ABSENT) for part in (old, new, new_actual))
         yield from _differences(old_part, new_part, actual_part, f"{where}.{name}" if where else name)
 
@@ -104,21 +96,15 @@ class SpecChange:
 
 @dataclass(frozen=True, slots=True)
 class SpecChanges:
-    """What a changed spec means for a pipeline that runs.
-
-    Attributes
-    ----------
-    others
-        The differences in keys, time, filter and emit, each with the old and the new value; with any of them the spec cannot be applied.
-    """
+    """What a changed spec means for a pipeline that runs."""
 
     windows: tuple[SpecChange, ...]
     aggregates: tuple[SpecChange, ...]
+    #: The differences in keys, time, filter and emit, each with the old and the new value; with any of them the spec cannot be applied.
     others: tuple[str, ...] = ()
 
     @property
     def only_add(self) -> bool:
-        """Whether all that was there is kept."""
         return not self.others and all(each.fate == "kept" or not each.known for each in (*self.windows, *self.aggregates))
 
     @property
@@ -137,37 +123,24 @@ class SpecChanges:
 def compare(before: Mapping[str, Any], pipeline: Pipeline, edited: Mapping[tuple[str, str], str], *, same_variables: bool) -> SpecChanges:
     """Compare ``pipeline`` with the meaning ``before``, in which variables are as written.
 
-    Parameters
-    ----------
-    edited
-        For a window or an aggregate, each by its field and its name, why it computes something else although the spec says the same.
-    same_variables
-        Whether all variables have the values that they had before. Otherwise whatever names one counts as changed.
+    ``edited`` says why windows and aggregates, by field and name, compute something else although the spec says the same.
+    ``same_variables`` is whether all variables have the values that they had before. Otherwise whatever names one counts as changed.
     """
     now, actual = pipeline.shown_meaning(), pipeline.meaning()
     found: dict[str, list[SpecChange]] = {}
     for field in FIELDS:
         old, new, values = (parts_of(meaning.get(field)) or {} for meaning in (before, now, actual))
-
-        def why(name: str, field: str = field, old: Any = old, new: Any = new, values: Any = values) -> str | None:
-            reason = _why(old[name], new[name], values[name], where=f"{field}.{name}", same_variables=same_variables)
-            return reason or edited.get((field, name))
-
-        found[field] = [
-            *_present(old, new, why),
-            *(SpecChange(name, "dropped", "no longer in the spec") for name in old if name not in new),
-        ]
+        found[field] = []
+        for name in new:
+            why: str | None = "new"
+            if name in old:
+                why = _why(old[name], new[name], values[name], where=f"{field}.{name}", same_variables=same_variables)
+                why = why or edited.get((field, name))
+            found[field].append(SpecChange(name, "kept" if why is None else "filled", why or "same meaning", name in old))
+        found[field] += [SpecChange(name, "dropped", "no longer in the spec") for name in old if name not in new]
     rest = ({name: value for name, value in meaning.items() if name not in FIELDS} for meaning in (before, now, actual))
     reason = _why(*rest, where="", same_variables=same_variables)
     return SpecChanges(tuple(found["windows"]), tuple(found["aggregates"]), () if reason is None else (reason,))
-
-
-def _present(old: Collection[str], new: Collection[str], why: Callable[[str], str | None]) -> list[SpecChange]:
-    changes = []
-    for name in new:
-        reason = why(name) if name in old else "new"
-        changes.append(SpecChange(name, "kept" if reason is None else "filled", reason or "same meaning", name in old))
-    return changes
 
 
 def _why(before: Any, now: Any, actual: Any, *, where: str, same_variables: bool) -> str | None:

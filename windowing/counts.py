@@ -18,31 +18,21 @@ class WindowRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Counts of one layout, of one task, of a batch, or of several batches; ``+`` adds them up.
+    """Counts of one layout, of one task, of a batch, or of several batches; ``+`` adds them up."""
 
-    Attributes
-    ----------
-    rows_read, rows_applied, rows_late
-        Number of rows read, of those that count in a window, and of late ones among these.
-    rows_ignored
-        Number of rows changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``.
-    quarantined
-        Number of quarantined rows by reason.
-    late_missed
-        By window name, the number of rows that came too late for a window that holds them, quarantined ones included; without zeros.
-    state_restored
-        Number of restored state rows by kind.
-    windows
-        Result rows by window name.
-    """
-
+    #: Number of rows read, of those that count in a window, and of late ones among these.
     rows_read: int = 0
     rows_applied: int = 0
     rows_late: int = 0
+    #: Number of rows changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``.
     rows_ignored: int = 0
+    #: Number of quarantined rows by reason.
     quarantined: Mapping[str, int] = field(default_factory=dict)
+    #: By window name, the number of rows that came too late for a window that holds them, quarantined ones included; without zeros.
     late_missed: Mapping[str, int] = field(default_factory=dict)
+    #: Number of restored state rows by kind.
     state_restored: Mapping[str, int] = field(default_factory=dict)
+    #: Result rows by window name.
     windows: Mapping[str, WindowRows] = field(default_factory=dict)
 
     def __add__(self, other: Counts) -> Counts:
@@ -50,12 +40,10 @@ class Counts:
 
     @property
     def rows_quarantined(self) -> int:
-        """Number of quarantined rows."""
         return sum(self.quarantined.values())
 
     @property
     def rows_published(self) -> int:
-        """Number of result rows."""
         return sum(each.rows for each in self.windows.values())
 
     @property
@@ -66,7 +54,6 @@ class Counts:
         return min(each.first_end for each in self.windows.values()), max(each.last_end for each in self.windows.values())
 
     def rows_of_windows(self) -> dict[str, int]:
-        """Number of result rows by window name."""
         return {name: each.rows for name, each in self.windows.items()}
 
     def shown(self) -> dict[str, Any]:

@@ -197,8 +197,6 @@ class UnsupportedError(SpecError):
 def no_column(place: str, name: str, known: Iterable[str]) -> str:
     """The message that ``place`` lacks the column ``name``, with the nearest of the ``known`` names.
 
-    Examples
-    --------
     >>> no_column("the source", "orgin", ["delay", "origin"])
     "the source has no column 'orgin'; did you mean 'origin'? Its columns are delay, origin"
     """
@@ -212,8 +210,6 @@ def first_line(err: BaseException) -> str:
 
     delta-rs reports causes of an error of object storage in separate lines, in colours, and the store's answer as XML: these are joined.
 
-    Examples
-    --------
     >>> first_line(OSError("Generic S3 error\n ↳ GET http://host/k\n ↳ 403 Forbidden\n ↳ <Error><Code>Denied</Code></Error>"))
     'Generic S3 error: GET http://host/k: 403 Forbidden: Denied'
     """

@@ -161,14 +161,14 @@ class QuarantineLimits(SpecMapping):
     warn: Share = 0.01
     hold: Share = 0.1
 
-    def problem(self) -> str | None:
-        """Why the limits contradict each other, beginning with the field; null if they do not."""
-        if self.warn is None or self.hold is None or self.warn <= self.hold:
-            return None
-        warn, hold = percentage(self.warn), percentage(self.hold)
-        if "hold" in self.model_fields_set:
-            return f"hold: got {hold}; expected at least the share of warn ({warn}), or never"
-        return f"warn: got {warn}; expected at most the share of hold ({hold} by default); raise hold, too"
+    @model_validator(mode="after")
+    def _limits_agree(self) -> Self:
+        if self.warn is not None and self.hold is not None and self.warn > self.hold:
+            warn, hold = percentage(self.warn), percentage(self.hold)
+            if "hold" in self.model_fields_set:
+                raise ValueError(f"hold: got {hold}; expected at least the share of warn ({warn}), or never")
+            raise ValueError(f"warn: got {warn}; expected at most the share of hold ({hold} by default); raise hold, too")
+        return self
 
 
 class SavepointPolicy(SpecMapping):

@@ -36,7 +36,7 @@ from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.slicing.calendars import CalendarGrid, origin_of, zone_named
 from windowmill.windowing.slicing.edges import CumulativeGrid, Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.windows.base import GridRules, RuledWindow
+from windowmill.windowing.windows.base import GridRules
 
 if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Bools, Ints
@@ -72,42 +72,28 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Stored rows that a batch needs.
+    """Stored rows that a batch needs."""
 
-    Attributes
-    ----------
-    slices
-        Spans [low, high) of the axis whose slices are read.
-    nodes
-        Per level the starts of the nodes that are read.
-    late_from, late_after
-        Of the slices from ``late_from`` on also the rows with a mark after ``late_after``: no node has them yet.
-    reaching
-        As of :class:`Span`.
-    """
-
+    #: Spans [low, high) of the axis whose slices are read.
     slices: tuple[tuple[int, int], ...]
+    #: Per level the starts of the nodes that are read.
     nodes: tuple[tuple[int, tuple[int, ...]], ...]
+    #: Of the slices from ``late_from`` on also the rows with a mark after ``late_after``: no node has them yet.
     late_from: int
     late_after: int
+    #: As of :class:`Span`.
     reaching: tuple[tuple[int, int], ...] | None = None
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes over the slices of some grids.
-
-    Attributes
-    ----------
-    period, edges
-        The grids repeat after ``period``; where slices start in [0, period), ascending.
-    top
-        The highest level of a node that fits into a window.
-    """
+    """The nodes over the slices of some grids."""
 
     grids: tuple[Grid, ...]
+    #: The grids repeat after ``period``; where slices start in [0, period), ascending.
     period: int
     edges: tuple[int, ...]
+    #: The highest level of a node that fits into a window.
     top: int
 
     @classmethod
@@ -129,19 +115,15 @@ class Nodes:
         return cls(tuple(grids), period, tuple(edges), longest.bit_length() - 1) if longest >= many else None
 
     def number(self, t: int) -> int:
-        """Number of the slice that holds ``t``."""
         return int(self.numbers(np.array([t], np.int64))[0])
 
     def numbers(self, t: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Number of the slice that holds each instant."""
         return t // self.period * len(self.edges) + np.searchsorted(self.edges, t % self.period, side="right") - 1
 
     def start(self, number: int) -> int:
-        """Where slice ``number`` starts."""
         return int(self.starts(np.array([number], np.int64))[0])
 
     def starts(self, number: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Where each slice starts."""
         return number // len(self.edges) * self.period + np.array(self.edges, np.int64)[number % len(self.edges)]
 
     def selection(
@@ -152,12 +134,8 @@ class Nodes:
         Nothing if there are no such windows and nodes. ``after`` is the instant through which windows were emitted when the stored rows
         were written.
 
-        Parameters
-        ----------
-        closed
-            The instants through which windows were closed when the stored rows were written, and are now; by default as they are emitted.
-        revised_after
-            Also gives the windows that end after this instant; null for none.
+        ``closed``: the instants through which windows were closed when the stored rows were written, and are now; by default as they are
+        emitted. ``revised_after``: also gives the windows that end after this instant; null for none.
         """
         closed = (after, through) if closed is None else closed
         late_from, late_after = self._first_needed(closed[0]), closed[0]
@@ -218,8 +196,6 @@ class Nodes:
 def cover(low: int, high: int) -> list[tuple[int, int]]:
     """The fewest aligned nodes (level, index) that cover [low, high) exactly, from left to right; O(log(high - low)).
 
-    Examples
-    --------
     >>> cover(1, 7)
     [(0, 1), (1, 1), (1, 2), (0, 6)]
     """
@@ -235,7 +211,7 @@ def cover(low: int, high: int) -> list[tuple[int, int]]:
 
 def grid_of(window: Window) -> WindowGrid:
     """The windows of ``window`` along the axis; raises ``UnsupportedError`` if they are on no grid."""
-    rules = window.rules() if isinstance(window, RuledWindow) else None
+    rules = window.rules()
     if not isinstance(rules, GridRules):
         raise UnsupportedError(f"window {window.name}: {window.type} windows are no fixed grid")
     zone = zone_named(rules.timezone)
@@ -289,7 +265,6 @@ class Grids:
         return tuple((grid.first_start_after(after), high) for grid, high in zip(ending, highs, strict=True))
 
     def any_end(self, after: int, through: int) -> bool:
-        """Whether any window ends in (``after``, ``through``]."""
         return any(grid.count_ends(after, through) for grid in self.grids)
 
 
@@ -310,22 +285,15 @@ def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Closing:
-    """What decides in which windows rows count that came when some windows were closed.
+    """What decides in which windows rows count that came when some windows were closed."""
 
-    Attributes
-    ----------
-    first_end, last_end
-        Least window end after each row's time, and greatest end of the windows that start at or before it; of a row that lasts, before it
-        ends.
-    edge
-        The last edge of a slice through which windows were closed when the row came.
-    missed
-        For each grid, the mask of the rows that came too late for a window that holds them; shape (n_grids, n_rows).
-    """
-
+    #: Least window end after each row's time, and greatest end of the windows that start at or before it; of a row that lasts, before it
+    #: ends.
     first_end: Ints
     last_end: Ints
+    #: The last edge of a slice through which windows were closed when the row came.
     edge: Ints
+    #: For each grid, the mask of the rows that came too late for a window that holds them; shape (n_grids, n_rows).
     missed: Bools
 
 
@@ -343,8 +311,6 @@ def closing_of(grids: Sequence[WindowGrid], time: Ints, closed: Ints, last: Ints
 def count_slices(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
     """Most slices in a window of ``grid`` when time is cut at ``edges``, and how many the next window brings on average.
 
-    Examples
-    --------
     >>> grids = [Grid(size=10, hop=7), Grid(size=5, hop=5)]
     >>> count_slices(Edges.of(grids[:1]), grids[0])
     (3, 2.0)
@@ -366,7 +332,6 @@ def count_slices(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
 
 
 def _count_sampled(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
-    """:func:`count_slices` by some neighbouring windows."""
     span = max(3 * grid.longest, *(2 * period for period, _ in edges.sequences), 1)
     counted = span
     while counted and edges.most_in(counted) > _SAMPLED_EDGES:

@@ -65,21 +65,10 @@ def check_laws(aggregate: Aggregate[P], rows: Sequence[Args], plain: Callable[[S
                     _check_three(aggregate, a, b, c, [rows[cut] for cut in cuts])
             part = rows[start:stop]
             if aggregate.positioned:
-                forward, backward = aggregate.of(part), aggregate.fold(_lifted(aggregate, part)[::-1])
+                forward, backward = aggregate.of(part), aggregate.fold([aggregate.lift(row, (at, ())) for at, row in enumerate(part)][::-1])
                 _agree(aggregate, "position", [part], ("fold(a)", forward), ("fold(reversed(a))", backward))
             if plain is not None:
-                _agree(
-                    aggregate,
-                    "plain",
-                    [part],
-                    ("lower(fold(a))", aggregate.of(part)),
-                    ("the plain computation", plain(part)),
-                    True,
-                )
-
-
-def _lifted(aggregate: Aggregate[P], rows: Sequence[Args]) -> list[P]:
-    return [aggregate.lift(row, (index, ())) for index, row in enumerate(rows)]
+                _agree(aggregate, "plain", [part], ("lower(fold(a))", aggregate.of(part)), ("the plain computation", plain(part)), True)
 
 
 def _check_three(aggregate: Aggregate[P], a: P, b: P, c: P, rows: list[Sequence[Args]]) -> None:

@@ -68,7 +68,6 @@ class Sessions:
 
     @property
     def gaps(self) -> tuple[int, ...]:
-        """The gaps, each once."""
         return tuple(dict.fromkeys(limits.gap for _, limits in self.limits))
 
     @property
@@ -78,7 +77,6 @@ class Sessions:
 
     @property
     def cuts(self) -> bool:
-        """Whether a greatest size cuts any of them."""
         return any(limits.longest < AFTER for _, limits in self.limits)
 
 
@@ -114,12 +112,10 @@ class Parts:
 
     @property
     def each(self) -> tuple[Slices | Sessions | Positions | Rows, ...]:
-        """The parts that have windows."""
         return tuple(part for part in (self.slices, self.sessions, self.positions, self.rows) if part is not None)
 
     @property
     def names(self) -> tuple[StateLayout, ...]:
-        """The layouts that windows have."""
         return tuple(part.name for part in self.each)
 
     @property
@@ -135,41 +131,28 @@ _LAYOUTS: tuple[StateLayout, ...] = ("slices", "sessions", "positions", "live ro
 def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
     """The parts of a pipeline over columns of ``types``.
 
-    Raises
-    ------
-    SpecError
-        If the aggregates do not fit the columns, or a key has the name of a column that partials need.
+    Raises ``SpecError`` if the aggregates do not fit the columns, or a key has the name of a column that partials need.
     """
     found = windows_by_layout(pipeline)
     if set(found) <= {"live rows"}:
         return Parts(rows=Rows(pipeline))
     layout = Layout.of(pipeline, types)
     on_grids, joined, by_policies, others = (found.get(layout) for layout in _LAYOUTS)
-    slices = sessions = None
-    if on_grids is not None:
-        slices = Slices(on_grids, Grids.of(on_grids), layout)
-    if joined is not None:
-        sessions = Sessions.of(joined, layout)
+    slices = None if on_grids is None else Slices(on_grids, Grids.of(on_grids), layout)
+    sessions = None if joined is None else Sessions.of(joined, layout)
     _check_keys(pipeline, slices, sessions, layout)
     positions = None if by_policies is None else Positions(by_policies, layout)
     return Parts(slices, sessions, positions, None if others is None else Rows(others, shared=True))
 
 
 def windows_by_layout(pipeline: Pipeline) -> dict[StateLayout, Pipeline]:
-    """For each layout, the pipeline with its windows alone."""
     windows_of: dict[StateLayout, list[Window]] = {layout: [] for layout in _LAYOUTS}
     for index, window in enumerate(pipeline.windows):
-        windows_of[_layout_of(pipeline, index)].append(window)
+        if why_no_partials(pipeline, index):
+            windows_of["live rows"].append(window)
+        else:
+            windows_of["positions" if window.follows_policies else "sessions" if window.joins_by_gap else "slices"].append(window)
     return {layout: pipeline.model_copy(update={"windows": tuple(windows)}) for layout, windows in windows_of.items() if windows}
-
-
-def _layout_of(pipeline: Pipeline, index: int) -> StateLayout:
-    window = pipeline.windows[index]
-    if why_no_partials(pipeline, index):
-        return "live rows"
-    if window.follows_policies:
-        return "positions"
-    return "sessions" if window.joins_by_gap else "slices"
 
 
 def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | None, layout: Layout) -> None:

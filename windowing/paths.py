@@ -19,41 +19,43 @@ _QUERY = re.compile(r"\?[\w.-]+=")
 _SAME_STORE = {"s3a": "s3", "s3n": "s3", "abfs": "abfss", "wasb": "wasbs"}
 
 
-def path_problem(path: str) -> str | None:
-    """What keeps ``path`` from being one table's, with what to do; none if nothing does."""
+def checked_path(path: str) -> str:
+    """The ``path``; raises ``ValueError`` if something keeps it from being one table's, with what to do."""
     if not path.strip():
-        return "expected the path of a folder"
+        raise ValueError("expected the path of a folder")
     if path != path.strip():
-        return "begins or ends with a blank; take it out"
+        raise ValueError("begins or ends with a blank; take it out")
     if not path.isprintable():
-        return "holds a character that cannot be printed; take it out"
+        raise ValueError("holds a character that cannot be printed; take it out")
     if len(path) > _MAX_LENGTH:
-        return f"{len(path)} characters; expected at most {_MAX_LENGTH}"
+        raise ValueError(f"{len(path)} characters; expected at most {_MAX_LENGTH}")
     found = _SCHEME.match(path)
     rest = found["rest"] if found else path
     if found and _QUERY.search(rest):
         rest = rest[: rest.index("?")]
     if ".." in re.split(r"[/\\]", unquote(rest)):
-        return "holds '..'; write the path out"
+        raise ValueError("holds '..'; write the path out")
     if "${" in rest:
-        return "holds a variable, which a spec's file and mappings may name; give its value here, as os.environ has it"
+        raise ValueError("holds a variable, which a spec's file and mappings may name; give its value here, as os.environ has it")
     glob = next((sign for sign in "*?[]{}" if sign in rest), None)
     if glob is not None:
-        return f"holds {glob!r}; expected the path of one folder, not a pattern"
+        raise ValueError(f"holds {glob!r}; expected the path of one folder, not a pattern")
     escape = _ESCAPE.search(path)
     if escape is not None and found is None:
         # delta-rs 1.6 reads the log of "a b" and writes files to "a%20b".
-        return f"holds {escape[0]!r}, which readers of Delta tables take for {unquote(escape[0])!r}; rename the folder"
+        raise ValueError(f"holds {escape[0]!r}, which readers of Delta tables take for {unquote(escape[0])!r}; rename the folder")
     odd = _ODD.search(rest) if found and found["scheme"].lower() != "file" else None
     if odd is not None:
         # delta-rs looks for the last checkpoint of "a b" at "a%2520b", and for its commits at "a b".
-        return f"holds {odd[0]!r}, which Delta's libraries escape differently in object storage; use letters of ASCII, digits and -._=/"
+        raise ValueError(
+            f"holds {odd[0]!r}, which Delta's libraries escape differently in object storage; use letters of ASCII, digits and -._=/"
+        )
     if path.startswith("~"):
-        return "a home folder is not looked up; write the path out, or use ${HOME}"
+        raise ValueError("a home folder is not looked up; write the path out, or use ${HOME}")
     place = normalised(path)
     if not (place.partition("://")[2] if "://" in place else place).strip("/"):
-        return "is no folder of a table; name one below it"
-    return None
+        raise ValueError("is no folder of a table; name one below it")
+    return path
 
 
 def normalised(path: str) -> str:
@@ -71,7 +73,6 @@ def normalised(path: str) -> str:
 
 
 def within(path: str, folder: str) -> bool:
-    """Whether ``path`` is ``folder`` or lies below it."""
     inner, outer = normalised(path), normalised(folder)
     return inner == outer or inner.startswith(outer.rstrip("/") + "/")
 
@@ -81,7 +82,6 @@ MAX_BYTES = 1 << 20
 
 
 def specs_in(folder: Path) -> list[Path]:
-    """The YAML files in ``folder``, ``*.yaml`` and ``*.yml``, by name."""
     return sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")])
 
 

@@ -50,52 +50,36 @@ class Combines:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The leaves of a window, and what a key keeps of it between batches.
+    """The leaves of a window, and what a key keeps of it between batches."""
 
-    Attributes
-    ----------
-    slicing, why
-        Name of the cut into leaves, and its reason.
-    leaves, new_leaves
-        n and m in words.
-    n, m
-        Where the spec determines them.
-    nodes
-        Most rows of the state that a window is made of, where these are nodes; ``None`` where they are all of its leaves, or not known.
-    state, state_rows
-        What a key keeps, in words, and in rows where the spec determines that.
-    """
-
+    #: Name of the cut into leaves, and its reason.
     slicing: str
     why: str
+    #: n and m in words.
     leaves: str
     new_leaves: str
+    #: Where the spec determines them.
     n: float | None
     m: float | None
+    #: Most rows of the state that a window is made of, where these are nodes; ``None`` where they are all of its leaves, or not known.
     nodes: int | None
+    #: What a key keeps, in words, and in rows where the spec determines that.
     state: str
     state_rows: int | None = None
 
 
 class Described(NamedTuple):
-    """How a layout computes one of its windows.
-
-    Attributes
-    ----------
-    engine, why
-        What combines the leaves of a window, and the reason.
-    reads, adds
-        Which state a batch reads for all windows of the layout, and what it adds to it.
-    row_bytes
-        Size of a row of the state as columns in memory, its key included.
-    """
+    """How a layout computes one of its windows."""
 
     shape: Shape
+    #: What combines the leaves of a window, and the reason.
     engine: str
     why: str
     combines: Combines
+    #: Which state a batch reads for all windows of the layout, and what it adds to it.
     reads: str
     adds: str
+    #: Size of a row of the state as columns in memory, its key included.
     row_bytes: int
 
 
@@ -111,72 +95,49 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class AggregatePlan:
-    """One aggregate, for all windows.
-
-    Attributes
-    ----------
-    assumed
-        The types that are assumed of its columns.
-    partial
-        Columns of the state that hold its partials, some of them other aggregates' too; none where only rows are kept.
-    accuracy
-        How exact its result is; empty if it is within the rounding of its type.
-    """
+    """One aggregate, for all windows."""
 
     name: str
     function: str
     columns: tuple[str, ...]
+    #: The types that are assumed of its columns.
     assumed: tuple[str, ...]
+    #: Columns of the state that hold its partials, some of them other aggregates' too; none where only rows are kept.
     partial: tuple[str, ...]
+    #: How exact its result is; empty if it is within the rounding of its type.
     accuracy: str
 
 
 @dataclass(frozen=True, slots=True)
 class WindowPlan:
-    """One window of the spec: how it is cut, what computes it, and what a key keeps of it between batches.
-
-    Attributes
-    ----------
-    layout
-        The layout of its state.
-    leaf_bytes
-        Size of one stored slice, session, node over positions or live row, its key included.
-    state_bytes
-        Size of ``shape.state_rows`` rows; ``None`` where their number depends on the data.
-    """
+    """One window of the spec: how it is cut, what computes it, and what a key keeps of it between batches."""
 
     name: str
     what: str
+    #: The layout of its state.
     layout: StateLayout
     shape: Shape
     choices: tuple[Choice, ...]
+    #: Size of one stored slice, session, node over positions or live row, its key included.
     leaf_bytes: int
+    #: Size of ``shape.state_rows`` rows; ``None`` where their number depends on the data.
     state_bytes: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinePlan:
-    """How a pipeline is computed.
-
-    Attributes
-    ----------
-    command
-        What is planned: ``run``, or, where the spec lacks what that needs, ``try`` with the engine of this name.
-    refused
-        The commands before it in this order, and why they do not.
-    layouts
-        The layouts of its windows.
-    why
-        The parts of the spec that need live rows, each with its reason.
-    reads, adds
-        Which state a batch reads, and what it adds to it; empty where no state is kept.
-    """
+    """How a pipeline is computed."""
 
     pipeline: str
+    #: What is planned: ``run``, or, where the spec lacks what that needs, ``try`` with the engine of this name.
     command: Command
+    #: The commands before it in this order, and why they do not.
     refused: tuple[tuple[Command, str], ...]
+    #: The layouts of its windows.
     layouts: tuple[StateLayout, ...]
+    #: The parts of the spec that need live rows, each with its reason.
     why: tuple[str, ...]
+    #: Which state a batch reads, and what it adds to it; empty where no state is kept.
     reads: str
     adds: str
     aggregates: tuple[AggregatePlan, ...]
@@ -186,11 +147,8 @@ class PipelinePlan:
 def plan(pipeline: Pipeline, refusal: str | None = None) -> PipelinePlan:
     """The plan of ``pipeline``; ``refusal`` is why ``run`` does not compute it, if so.
 
-    Raises
-    ------
-    SpecError
-        If an aggregate cannot be computed from its columns, a key has the name of a column of the state, or a function of the user's
-        cannot be loaded.
+    Raises ``SpecError`` if an aggregate cannot be computed from its columns, a key has the name of a column of the state, or a function of
+    the user's cannot be loaded.
     """
     types = assumed_types(pipeline)
     parts = divide(pipeline, types)
@@ -297,13 +255,11 @@ def _of_slices(part: Slices, window: Window) -> Described:
         late = "a key with late rows is recomputed in their batch"
     combines = Combines("n − 1", n - 1) if alone else Combines(_TWO_STACKS, round(2 * m + 1 - (m * m + 2 * m) / n, 2))
     own = 3 + bool(nodes) + grids.intervals + 2 * len(grids.known)  # start, closed, batch; level; whether events reach in; spans
-    return Described(
-        shape, "two_stacks", f"{_OLDEST}; {late}", combines, *_traffic_of_slices(part, nodes), _row_bytes(part.pipeline, own, part.layout)
-    )
+    row_bytes = _row_bytes(part.pipeline, own, part.layout)
+    return Described(shape, "two_stacks", f"{_OLDEST}; {late}", combines, *_traffic_of_slices(part, nodes), row_bytes)
 
 
 def _cut(part: Slices, window: Window, new: float) -> tuple[str, str]:
-    """Name of the slicing, and the reason for its edges."""
     grids, shared = part.grids.grids, len(part.grids.grids) > 1
     if not all_hopping(grids):
         if shared:
@@ -418,15 +374,8 @@ def _of_positions(part: Positions, window: Window, types: Mapping[str, pa.DataTy
     )
     why = "the state holds its nodes over positions of tuples: a batch reads few of them, whatever the length of the window"
     own = len((KIND, SEQUENCE, BATCH, NODE_LEVEL, POSITION, FIRST, ABOVE))
-    return Described(
-        shape,
-        "flatfat",
-        why,
-        _combines_of_positions(n, t, trigger is None, from_anywhere),
-        _READS,
-        _ADDS,
-        _row_bytes(pipeline, own, part.layout),
-    )
+    combines = _combines_of_positions(n, t, trigger is None, from_anywhere)
+    return Described(shape, "flatfat", why, combines, _READS, _ADDS, _row_bytes(pipeline, own, part.layout))
 
 
 _READS = (
@@ -494,7 +443,6 @@ def _row_bytes(pipeline: Pipeline, own: int, layout: Layout) -> int:
 
 
 def _width(kind: pa.DataType) -> int:
-    """Bytes of a cell of this type."""
     try:
         return max(1, int(kind.bit_width) // 8)
     except ValueError:

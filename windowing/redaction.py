@@ -28,8 +28,6 @@ def redacted(text: str) -> str:
     These are the part before the ``@`` of a URL's host, and the values of parameters, options and fields that are named like a
     secret. What holds none comes back unchanged, and redacting twice changes nothing more.
 
-    Examples
-    --------
     >>> redacted("s3://key:secret@bucket/flights?sig=abc&version=2")
     's3://***@bucket/flights?sig=***&version=2'
     >>> redacted("abfss://container@account.dfs.core.windows.net/flights")
@@ -44,7 +42,6 @@ def redacted(text: str) -> str:
 
 
 def holds_credentials(text: str) -> bool:
-    """Whether :func:`redacted` would change ``text``."""
     return redacted(text) != text
 
 
@@ -79,8 +76,6 @@ def as_written(text: str, filled: Mapping[str, str]) -> str:
 def holds_secret(variable: str) -> bool:
     """Whether a variable of the environment holds a secret, by its name; messages show values of others, such as a length of time.
 
-    Examples
-    --------
     >>> [holds_secret(name) for name in ("TOPICS_PASSWORD", "DB_PASS", "API_KEY", "DISORDER", "WAREHOUSE", "KEYS")]
     [True, True, True, False, False, False]
     """
@@ -88,7 +83,6 @@ def holds_secret(variable: str) -> bool:
 
 
 def names_secret(name: str) -> bool:
-    """Whether a parameter, option or field of this name holds a secret."""
     return name.lower() in _SECRET_NAMES or _SECRET.search(name) is not None
 
 
@@ -122,8 +116,6 @@ _MARKDOWN: Final = re.compile(r"[\\`*_{}\[\]()#+!<>|~&]")
 def printable(text: str) -> str:
     r"""``text`` with every character that a terminal acts on replaced by its picture.
 
-    Examples
-    --------
     >>> printable("\x1b[2Jred\x07, one\ttwo")
     '␛[2Jred␇, one\ttwo'
     """
@@ -133,8 +125,6 @@ def printable(text: str) -> str:
 def code_span(text: str) -> str:
     r"""``text`` as a code span of Markdown: one line, which nothing in it can end.
 
-    Examples
-    --------
     >>> code_span("JFK"), code_span("a`\n\n# Approved")
     ('`JFK`', '``a`␊␊# Approved``')
     >>> code_span("`a")
@@ -149,8 +139,6 @@ def code_span(text: str) -> str:
 def in_markdown(text: str) -> str:
     r"""``text`` as plain words in Markdown, in one line.
 
-    Examples
-    --------
     >>> in_markdown("*new*\n# a_b")
     '\\*new\\* \\# a\\_b'
     """

@@ -29,10 +29,7 @@ RUNNING = "__main__"
 def imported(place: str) -> Any:
     """The object that ``module:name`` names; its module is imported if it has not been.
 
-    Raises
-    ------
-    AttributeError
-        If the module has no such object; otherwise whatever importing the module raises.
+    Raises ``AttributeError`` if the module has no such object; otherwise whatever importing the module raises.
     """
     module, _, name = place.partition(":")
     found: Any = importlib.import_module(module)
@@ -42,13 +39,7 @@ def imported(place: str) -> Any:
 
 
 def imported_for(field: str, place: str) -> Any:
-    """The object that ``module:name`` names in a spec's ``field``.
-
-    Raises
-    ------
-    SpecError
-        If it cannot be imported.
-    """
+    """The object that ``module:name`` names in a spec's ``field``; raises ``SpecError`` if it cannot be imported."""
     try:
         return imported(place)
     except (ImportError, AttributeError) as err:
@@ -94,10 +85,7 @@ def _named() -> Iterator[Plugin]:
 def import_plugins() -> None:
     """Import every plugin, the first time that this is called in the process.
 
-    Raises
-    ------
-    PluginError
-        If one cannot be imported, or registers a name that is taken; also at each later call.
+    Raises ``PluginError`` if one cannot be imported, or registers a name that is taken; also at each later call.
     """
     with _imports.lock:
         if not _imports.begun:
@@ -153,10 +141,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def register(self, name: str, thing: T, module: str) -> None:
         """Add ``thing``; ``module`` is the name of the module that registers it.
 
-        Raises
-        ------
-        PluginError
-            If the name is taken.
+        Raises ``PluginError`` if the name is taken.
         """
         owner = "windowmill itself" if name in self._built_in else self._added[name][1] if name in self._added else None
         if owner is not None and not owner == module == RUNNING:
@@ -208,10 +193,7 @@ _registries: list[Registry[Any]] = []
 def all_added() -> list[tuple[str, str, str]]:
     """Kind, name and module of everything that plugins have added.
 
-    Raises
-    ------
-    PluginError
-        If one of them cannot be imported, or registers a name that is taken.
+    Raises ``PluginError`` if one of them cannot be imported, or registers a name that is taken.
     """
     import_plugins()
     return [(registry.kind, name, module) for registry in _registries for name, module in registry.added().items()]
@@ -220,10 +202,7 @@ def all_added() -> list[tuple[str, str, str]]:
 def resolve(part: T | str) -> T:
     """``part`` itself, or the object that ``"module:name"`` names, imported now.
 
-    Raises
-    ------
-    PluginError
-        If there is no such module, or no such name in it.
+    Raises ``PluginError`` if there is no such module, or no such name in it.
     """
     if not isinstance(part, str):
         return part

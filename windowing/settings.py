@@ -47,21 +47,13 @@ PIPELINES = Setting(
     "WINDOWMILL_PIPELINES", "DAGs", "Folders of specs, separated by colons.", "`pipelines/` next to `dags_folder`", "/srv/pipelines"
 )
 SPARK_CONN_ID = Setting(
-    "WINDOWMILL_SPARK_CONN_ID",
-    "DAGs",
-    "Airflow connection of a Spark master.",
-    "Spark runs in the task",
-    "spark_cluster",
+    "WINDOWMILL_SPARK_CONN_ID", "DAGs", "Airflow connection of a Spark master.", "Spark runs in the task", "spark_cluster"
 )
 SPARK_CONNECT_CONN_ID = Setting(
     "WINDOWMILL_SPARK_CONNECT_CONN_ID", "DAGs", "Airflow connection of a Spark Connect server.", "Spark runs in the task", "warm"
 )
 STORAGE_CONN_ID = Setting(
-    "WINDOWMILL_STORAGE_CONN_ID",
-    "DAGs",
-    "Airflow connection of object storage.",
-    "the worker's environment or role",
-    "aws_lake",
+    "WINDOWMILL_STORAGE_CONN_ID", "DAGs", "Airflow connection of object storage.", "the worker's environment or role", "aws_lake"
 )
 NEW_VERSIONS = Setting(
     "WINDOWMILL_NEW_VERSIONS",

@@ -30,17 +30,9 @@ from windowmill.windowing.fields import (
     SpecMapping,
     Time,
 )
-from windowmill.windowing.paths import path_problem, within
+from windowmill.windowing.paths import checked_path, within
 from windowmill.windowing.redaction import as_written, holds_secret, redacted
 from windowmill.windowing.windows.base import ByType, Window
-
-
-def _path(value: str) -> str:
-    problem = path_problem(value)
-    if problem:
-        raise ValueError(problem)
-    return value
-
 
 #: Version of the naming of the state's columns, a part of :meth:`Pipeline.meaning_hash`; since 2, names do not depend on the order of the
 #: aggregates.
@@ -66,7 +58,7 @@ def _only_names(options: Any) -> Any:
 class Table(SpecMapping):
     """A Delta table by path or by catalog name; exactly one of the two."""
 
-    path: Annotated[str, AfterValidator(_path)] | None = None
+    path: Annotated[str, AfterValidator(checked_path)] | None = None
     #: Options of delta-rs for object storage -> ``${NAME}``, the environment variable with the value.
     storage_options: Annotated[dict[str, str], BeforeValidator(_only_names)] = {}  # noqa: RUF012 - pydantic copies it
     table: Annotated[str, Field(pattern=r"^[\w-]+(\.[\w-]+){0,2}$", max_length=255)] | None = None
@@ -264,13 +256,6 @@ class Pipeline(SpecMapping):
                 raise ValueError(f"windows.{index}.origin: got {origin}; expected {wanted}")
             if integer_axis and window.zone:
                 raise ValueError(f"windows.{index}.timezone: an integer axis has no time zone; leave it out")
-        return self
-
-    @model_validator(mode="after")
-    def _limits_agree(self) -> Self:
-        problem = self.quarantine.problem()
-        if problem is not None:
-            raise ValueError(f"quarantine.{problem}")
         return self
 
     @model_validator(mode="after")

@@ -53,10 +53,7 @@ _Path = tuple[str | int, ...]
 def parse_yaml(text: str) -> tuple[Any, Any]:
     """The value of a YAML text, and its node, which has the line of each field; both ``None`` for an empty text.
 
-    Raises
-    ------
-    yaml.YAMLError
-        If the text is not valid, or uses what a spec may not.
+    Raises ``yaml.YAMLError`` if the text is not valid, or uses what a spec may not.
     """
     if _FastLoader is not None and not _READ_OTHERWISE.search(text):
         # PyYAML's own parser takes ten times as long; it is asked for the message if something is wrong.
@@ -164,26 +161,17 @@ def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] |
 
 @dataclass(frozen=True)
 class ReadSpec:
-    """A pipeline with what messages about its spec need.
+    """A pipeline with what messages about its spec need."""
 
-    Attributes
-    ----------
-    pipeline
-        The pipeline.
-    name
-        File name, for messages.
-    lines
-        Line number from 1 by path of a field.
-    secret
-        Text with variables that hold secrets as written -> the text with their values.
-    hidden
-        Those of ``secret`` outside paths of tables, which messages show.
-    """
-
+    #: The pipeline.
     pipeline: Pipeline
+    #: File name, for messages.
     name: str
+    #: Line number from 1 by path of a field.
     lines: Mapping[_Path, int] = field(default_factory=dict)
+    #: Text with variables that hold secrets as written -> the text with their values.
     secret: Mapping[str, str] = field(default_factory=dict)
+    #: Those of ``secret`` outside paths of tables, which messages show.
     hidden: Mapping[str, str] = field(default_factory=dict)
 
     def problem(self, path: str, message: str) -> str:
@@ -220,7 +208,6 @@ def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | Non
 
 
 def parse_pipeline(value: object, *, environment: Mapping[str, str] | None = None, opens_tables: bool = True) -> Pipeline:
-    """Check a pipeline given as nested mappings."""
     if isinstance(value, Pipeline):
         return value
     return _read(value, "pipeline", environment, {}, opens_tables).pipeline
@@ -269,11 +256,7 @@ def _with_suites(filled: Any, written: Any, lines: Mapping[_Path, int], filling:
     for place, (index, *_) in enumerate(rules):
         below = {path: line for path, line in lines.items() if path[:2] == ("expectations", index)}
         own |= {("expectations", place, *path[2:]): line for path, line in below.items()}
-    return (
-        {**filled, "expectations": [rule for _, rule, _ in rules]},
-        {**written, "expectations": [rule for *_, rule in rules]},
-        own,
-    )
+    return {**filled, "expectations": [rule for _, rule, _ in rules]}, {**written, "expectations": [rule for *_, rule in rules]}, own
 
 
 class _Filling:
@@ -352,7 +335,6 @@ class _Filling:
         return filled_text
 
     def refuse(self, path: _Path, message: str) -> None:
-        """Note a problem of the field ``path``."""
         if len(self.problems) <= _MAX_PROBLEMS:
             self.problems.append(f"{_where(self._name, path, self._lines)}: {message}")
 
@@ -467,7 +449,6 @@ _UNION_STEPS = {"AirflowSettings", "AssetSchedule", "str", "int", "float", "date
 
 
 def _fields_at(location: _Path) -> list[str]:
-    """Names of the fields of the model that contains ``location``."""
     model: type[BaseModel] | None = Pipeline
     for step in location[:-1]:
         if isinstance(step, int) or model is None:
@@ -504,17 +485,8 @@ def _lines(node: Any, path: _Path = ()) -> dict[_Path, int]:
 def _suite_rules(entry: Mapping[str, Any], folder: Path) -> Sequence[Mapping[str, Any]]:
     """The rules of the suite that ``entry`` names, as the spec writes rules.
 
-    Parameters
-    ----------
-    entry
-        ``suite``: the JSON file of an expectation suite, relative to ``folder``.
-    folder
-        The folder of the spec.
-
-    Raises
-    ------
-    ValueError
-        If the file cannot be read, or is no suite: what is wrong, and what to do.
+    Its ``suite`` is the JSON file of an expectation suite, relative to the ``folder`` of the spec. Raises ``ValueError`` if the file cannot
+    be read, or is no suite: what is wrong, and what to do.
     """
     if len(entry) > 1:
         raise ValueError("got other fields in addition to suite; the rules of a suite bring their own")

@@ -26,27 +26,19 @@ COMMIT_SHIFT = 33
 
 
 def commits_of(numbers: Ints) -> Ints:
-    """The numbers of the commits with which rows of these ``numbers`` arrived."""
     return numbers >> COMMIT_SHIFT
 
 
 @dataclass(frozen=True, slots=True)
 class LatenessRule:
-    """A pipeline's rule of which rows are late, and which windows are closed; picklable.
+    """A pipeline's rule of which rows are late, and which windows are closed; picklable."""
 
-    Attributes
-    ----------
-    disorder, lateness
-        In ticks of the axis.
-    revises
-        Whether late rows bring revisions.
-    asserted
-        Whether the orchestrator asserts the watermark; events do not advance it then.
-    """
-
+    #: In ticks of the axis.
     disorder: int
     lateness: int
+    #: Whether late rows bring revisions.
     revises: bool = False
+    #: Whether the orchestrator asserts the watermark; events do not advance it then.
     asserted: bool = False
 
     @classmethod
@@ -109,28 +101,19 @@ def first_of_commit(commits: Ints) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Progress with a batch, in ticks of the axis.
+    """Progress with a batch, in ticks of the axis."""
 
-    Attributes
-    ----------
-    lateness
-        As of :class:`LatenessRule`.
-    seen
-        Greatest event time so far; ``BEFORE`` for none.
-    watermark
-        After the batch; ``AFTER`` once the input has ended.
-    since
-        The watermark through which earlier batches have emitted windows.
-    """
-
+    #: As of :class:`LatenessRule`.
     lateness: int
+    #: Greatest event time so far; ``BEFORE`` for none.
     seen: int = BEFORE
+    #: After the batch; ``AFTER`` once the input has ended.
     watermark: int = BEFORE
+    #: The watermark through which earlier batches have emitted windows.
     since: int = BEFORE
 
     @property
     def ended(self) -> bool:
-        """Whether the input has ended."""
         return self.watermark == AFTER
 
     @property

@@ -138,6 +138,8 @@ def try_pipeline(
     >>> outcome = try_pipeline(spec, [{"page": "a", "at": 3}, {"page": "a", "at": 8}, {"page": "a", "at": 12}], batches="each")
     >>> outcome.expect([{"window_start": 0, "n": 2}, {"window_start": 10, "n": 1}], quarantined={})
     """
+    from windowmill.jobs.commands.try_command import attempt
+    from windowmill.jobs.json_lines import result_lines
     from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
     pipeline = load_pipeline(spec, opens_tables=False) if isinstance(spec, str | os.PathLike) else parse_pipeline(spec, opens_tables=False)
@@ -148,7 +150,10 @@ def try_pipeline(
     first: Outcome | None = None
     for engine in names:
         for size in sizes:
-            found = _attempt(pipeline, rows, data, engine, size, final, now, commit_rows)
+            made = attempt(pipeline, data, size, engine, final, now.timestamp() if now else None, commit_rows)
+            printed = b"".join(bytes(piece) for piece in result_lines(made.rows, pipeline))
+            refused = [Quarantined(row.line - 1, row.reason, row.detail, rows[row.line - 1]) for row in made.refused]
+            found = Outcome([json.loads(line) for line in printed.split(b"\n") if line], refused)
             first = first or found
             differences = _differences(first.rows, found.rows)
             if [(row.index, row.reason) for row in first.quarantined] != [(row.index, row.reason) for row in found.quarantined]:
@@ -167,25 +172,6 @@ def _batch_rows(cut: str | int) -> int | None:
     if cut not in ("whole", "each"):
         raise ValueError(f"batches: got {cut!r}; expected 'whole', 'each' or a number of rows")
     return None if cut == "whole" else 1
-
-
-def _attempt(
-    pipeline: Pipeline,
-    rows: Sequence[Row],
-    data: bytes,
-    engine: str,
-    size: int | None,
-    final: bool,
-    now: datetime.datetime | None,
-    commit_rows: int,
-) -> Outcome:
-    from windowmill.jobs.commands.try_command import attempt
-    from windowmill.jobs.json_lines import result_lines
-
-    outcome = attempt(pipeline, data, size, engine, final, now.timestamp() if now else None, commit_rows)
-    printed = b"".join(bytes(piece) for piece in result_lines(outcome.rows, pipeline))
-    refused = [Quarantined(row.line - 1, row.reason, row.detail, rows[row.line - 1]) for row in outcome.refused]
-    return Outcome([json.loads(line) for line in printed.split(b"\n") if line], refused)
 
 
 def _as_json(value: Any) -> str:

@@ -13,7 +13,6 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from tests.airflow.test_rulings import land
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.factory import build_dag
-from windowmill.dags.folders import options_of
 from windowmill.dags.operators import MicroBatchOperator
 from windowmill.dags.rulings import CHANGE_ANSWERS, ApplyOperator, ChangedSpecOperator
 from windowmill.jobs.cli import main
@@ -75,16 +74,6 @@ def test_the_question_and_the_tasks_of_its_answers(write_spec):
 def test_both_questions_have_tasks_of_their_own(write_spec):
     dag = build_dag(write_spec(), approve_changes=timedelta(hours=12), ask_when_held=timedelta(hours=12))
     assert dag.get_task("announce").upstream_task_ids == {"micro_batch", "release", "discard", "apply"}
-
-
-def test_the_environment_asks_for_it(write_spec, monkeypatch):
-    pipeline = load_pipeline(write_spec())
-    assert options_of(pipeline)["approve_changes"] is None
-    monkeypatch.setenv("WINDOWMILL_APPROVE_CHANGES", "12 hours")
-    assert options_of(pipeline)["approve_changes"] == timedelta(hours=12)
-    monkeypatch.setenv("WINDOWMILL_APPROVE_CHANGES", "soon")
-    with pytest.raises(SpecError, match=r"WINDOWMILL_APPROVE_CHANGES: .*; expected a duration such as 12 hours"):
-        options_of(pipeline)
 
 
 def test_an_approval_is_refused_where_the_worker_would_compute_it(write_spec):

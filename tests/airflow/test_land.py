@@ -30,19 +30,6 @@ def test_schedules_are_right_through_both_changes_of_clocks():
     assert sorted(expected.to_pylist()) == all_flights()["scheduled_at"].to_pylist()
 
 
-@pytest.mark.parametrize(
-    ("day", "first"),
-    [
-        (date(2013, 3, 9), datetime(2013, 3, 9, 10, tzinfo=UTC)),  # 5:00 standard time
-        (date(2013, 3, 10), datetime(2013, 3, 10, 9, tzinfo=UTC)),  # 5:00 daylight time, the day of the change
-        (date(2013, 11, 2), datetime(2013, 11, 2, 9, tzinfo=UTC)),
-        (date(2013, 11, 3), datetime(2013, 11, 3, 10, tzinfo=UTC)),
-    ],
-)
-def test_the_hour_of_a_mornings_first_flight(day, first):
-    assert flights_of(day)["scheduled_at"][0].as_py().replace(minute=0) == first
-
-
 def test_a_departure_is_its_schedule_plus_its_delay():
     flights = all_flights().slice(0, 1)
     (row,) = flights.to_pylist()

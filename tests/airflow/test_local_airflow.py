@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from examples.flights import demo
-from examples.flights.local_airflow import AirflowError, LocalAirflow, settings_of
+from examples.flights.local_airflow import AirflowError, LocalAirflow
 from tests.airflow.real.airflows import request_backfill
 
 pytestmark = pytest.mark.dag
@@ -48,13 +48,6 @@ def test_running_survives_a_lost_or_damaged_note(tmp_path):
     assert LocalAirflow.running(tmp_path) is None
 
 
-def test_settings_stay_below_the_home(tmp_path):
-    settings = settings_of(tmp_path, [1, 2, 3, 4])
-    paths = [settings["AIRFLOW_HOME"], settings["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"], settings["AIRFLOW__LOGGING__BASE_LOG_FOLDER"]]
-    assert all(str(tmp_path) in path for path in paths)
-    assert settings["AIRFLOW__CORE__LOAD_EXAMPLES"] == "False"
-
-
 def test_a_failed_run_ends_the_demo_with_the_end_of_its_log(airflow, tmp_path, monkeypatch):
     folder = tmp_path / "logs" / "dag_id=flight_delays" / "run_id=scheduled__1" / "task_id=micro_batch"
     folder.mkdir(parents=True)
@@ -68,19 +61,6 @@ def test_a_failed_run_ends_the_demo_with_the_end_of_its_log(airflow, tmp_path, m
     assert told.startswith("micro_batch of scheduled__1 failed; the end of its log:\nline 21\n")
     assert "line 39\nnot JSON\n" in told
     assert "attempt=1.log" in told
-
-
-def test_a_schedule_that_stands_still_ends_the_demo(airflow, monkeypatch):
-    monkeypatch.setattr(demo, "SECONDS_PER_RUN", 0)
-    monkeypatch.setattr(LocalAirflow, "runs", lambda self, dag_id: {})
-    monkeypatch.setattr(LocalAirflow, "tasks", lambda self, dag_id: [])
-    with pytest.raises(AirflowError, match="no run has finished"):
-        demo.watch(airflow, date(2013, 2, 1))
-
-
-def test_usage(capsys):
-    assert demo.main(["demmo"]) == 2
-    assert "demo|up|down" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("refusal", ["503 to POST: Database is locked.", "409 to POST: There is already a running backfill for dag d"])

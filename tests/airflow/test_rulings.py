@@ -74,13 +74,14 @@ def test_the_question_and_the_tasks_of_its_answers(write_spec):
     assert dag.get_task("release").pool == dag.get_task("micro_batch").pool
 
 
-def test_the_environment_asks_for_it(write_spec, monkeypatch):
-    pipeline = load_pipeline(write_spec())
-    assert options_of(pipeline)["ask_when_held"] is None
-    monkeypatch.setenv("WINDOWMILL_ASK_WHEN_HELD", "12 hours")
-    assert options_of(pipeline)["ask_when_held"] == timedelta(hours=12)
-    monkeypatch.setenv("WINDOWMILL_ASK_WHEN_HELD", "soon")
-    with pytest.raises(SpecError, match=r"WINDOWMILL_ASK_WHEN_HELD: .*; expected a duration such as 12 hours"):
+@pytest.mark.parametrize("option", ["ask_when_held", "approve_changes"])
+def test_the_environment_asks_for_it(write_spec, monkeypatch, option):
+    pipeline, variable = load_pipeline(write_spec()), f"WINDOWMILL_{option.upper()}"
+    assert options_of(pipeline)[option] is None
+    monkeypatch.setenv(variable, "12 hours")
+    assert options_of(pipeline)[option] == timedelta(hours=12)
+    monkeypatch.setenv(variable, "soon")
+    with pytest.raises(SpecError, match=rf"{variable}: .*; expected a duration such as 12 hours"):
         options_of(pipeline)
 
 

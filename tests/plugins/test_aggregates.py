@@ -239,37 +239,35 @@ def test_workers_elsewhere_get_all_plugins_and_are_told_of_them(plug):
     assert shipped == ["tests.zip"]
 
 
-@pytest.mark.parametrize("name", ["mean", "where", "two words"])
-def test_a_name_that_it_cannot_have_is_refused(plug, name):
-    from windowmill.plugins import Declaration, register_aggregate
-
-    with pytest.raises(PluginError, match=f"plugin 'tests.plugins.test_aggregates'.*{name!r}.* (another name|choose letters)"):
-        register_aggregate(Declaration(name, "nowhere:build"))
-
-
-@pytest.mark.parametrize(("columns", "option"), [(("x", "y"), "q"), (("value",), "q"), (("column",), "column")])
-def test_columns_that_no_spec_can_write_beside_options_are_refused(plug, columns, option):
-    from windowmill.plugins import Declaration, Option, register_aggregate
-
-    options = {option: Option(lambda value: True, {})}
-    with pytest.raises(PluginError, match=r"'two_at' has options in addition to columns .*: leave columns out"):
-        register_aggregate(Declaration("two_at", "nowhere:build", columns=columns, options=options))
+_BUILT = {"algebra": "nowhere:build"}
+_BESIDE = "the aggregate 'odd' has options in addition to columns .*: leave columns out"
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({}, "'odd' has no recipe; give it one, or algebra, which combines partials that are Python objects"),
-        ({"algebra": "nowhere:build", "clipped": True}, "'odd' has no recipe; give it one, which clipped aggregates need"),
-        ({"recipe": "nowhere:ODD"}, "'odd' has a recipe alone; give it plain too, by which the reference engine computes it, or algebra"),
+        *(({"name": name} | _BUILT, f".*{name!r}.* (another name|choose letters)") for name in ("mean", "where", "two words")),
+        (
+            _BUILT | {"columns": ("x", "y"), "options": ["q"]},
+            _BESIDE,
+        ),
+        (
+            _BUILT | {"columns": ("value",), "options": ["q"]},
+            _BESIDE,
+        ),
+        (_BUILT | {"options": ["column"]}, _BESIDE),
+        ({}, "the aggregate 'odd' has no recipe; give it one, or algebra, which combines partials that are Python objects"),
+        (_BUILT | {"clipped": True}, "the aggregate 'odd' has no recipe; give it one, which clipped aggregates need"),
+        ({"recipe": "nowhere:ODD"}, "the aggregate 'odd' has a recipe alone; give it plain too, by which the reference engine computes it"),
     ],
-    ids=["nothing", "clipped", "recipe alone"],
+    ids=str,
 )
-def test_one_that_no_engine_could_compute_is_refused(plug, given, message):
-    from windowmill.plugins import Declaration, register_aggregate
+def test_one_that_no_spec_can_name_or_no_engine_compute_is_refused(plug, given, message):
+    from windowmill.plugins import Declaration, Option, register_aggregate
 
-    with pytest.raises(PluginError, match=f"plugin 'tests.plugins.test_aggregates': the aggregate {message}"):
-        register_aggregate(Declaration("odd", **given))
+    options = {name: Option(lambda value: True, {}) for name in given.get("options", ())}
+    with pytest.raises(PluginError, match=f"plugin 'tests.plugins.test_aggregates': {message}"):
+        register_aggregate(Declaration(**{"name": "odd"} | given | {"options": options}))
 
 
 def test_one_that_only_another_process_knows_is_told(plug):

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 import yaml
 
+from tests.specs import a_spec
 from windowmill import aggregate
 from windowmill.expectations.suites import rules
 from windowmill.jobs.commands.explain import explanation_of
@@ -32,8 +33,7 @@ def each(plug) -> None:
 
 
 def pipeline_of(window: dict[str, Any], **others: Any) -> Pipeline:
-    spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", "unit": "none"}, "aggregates": {"n": {"count": "*"}}}
-    return parse_pipeline(spec | {"windows": [{"name": "w"} | window]} | others)
+    return parse_pipeline(a_spec(keys=["k"], time={"column": "t", "unit": "none"}, windows=[{"name": "w"} | window]) | others)
 
 
 ROWS = [{"k": "a", "t": 1}, {"k": "b", "t": 1}, {"k": "a", "t": 9}, {"k": "a", "t": 2}, {"k": "b", "t": 8}, {"k": "a", "t": 30}]

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from tests.specs import a_spec
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
@@ -59,12 +60,5 @@ def instants(reach: int = 3 * DAY) -> st.SearchStrategy[int]:
 
 def pipeline_of(names: list[str], aggregates: dict[str, Any] | None = None, **time: Any) -> Pipeline:
     """A pipeline of the windows of these names."""
-    return parse_pipeline(
-        {
-            "pipeline": "p",
-            "keys": ["k"],
-            "time": {"column": "t", **time},
-            "windows": [{"name": name, **WINDOWS[name]} for name in names],
-            "aggregates": aggregates or {"n": {"count": "*"}},
-        }
-    )
+    windows = [{"name": name, **WINDOWS[name]} for name in names]
+    return parse_pipeline(a_spec(keys=["k"], time={"column": "t"} | time, windows=windows, aggregates=aggregates or {"n": {"count": "*"}}))

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pytest
 
 from tests.kernel_runs import KernelRun
+from tests.specs import a_spec
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
@@ -35,16 +36,8 @@ LAST_3: dict[str, Any] = {"type": "sliding", "evict": {"count": 3}, "trigger": {
 
 
 def spec_of(window: dict[str, Any], emit: str = "final", **time: Any) -> Pipeline:
-    return parse_pipeline(
-        {
-            "pipeline": "p",
-            "keys": ["k"],
-            "time": {"column": "t", "unit": "none", **time},
-            "windows": [{"name": "w", **window}],
-            "aggregates": {"times": {"collect": "t"}},
-            "emit": emit,
-        }
-    )
+    axis, aggregates = {"column": "t", "unit": "none"} | time, {"times": {"collect": "t"}}
+    return parse_pipeline(a_spec(keys=["k"], time=axis, windows=[{"name": "w"} | window], aggregates=aggregates, emit=emit))
 
 
 def by_reference(spec: Pipeline, commits: Commits) -> tuple[list[Any], list[tuple[int, str]]]:

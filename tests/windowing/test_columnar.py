@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernel_runs import KernelRun
+from tests.specs import a_spec
 from tests.strategies import ARRIVALS, FLOATS, Arrival, between_commits, shared
 from windowmill.windowing.layouts import divide
 from windowmill.windowing.reference import Record, evaluate
@@ -213,17 +214,9 @@ def pipeline(
 ) -> Pipeline:
     spans = {"end": "e"} if intervals else {}
     weighted = {"over_time": {"time_weighted_mean": "f"}} if intervals else {}
-    bounds = {"disorder": disorder, "lateness": lateness, "watermark": watermark}
-    return parse_pipeline(
-        {
-            "pipeline": "p",
-            "keys": list(keys),
-            "time": {"column": "t", "unit": "none", "tie_break": ["v"], **bounds, **spans},
-            "windows": [{"name": f"w{index}", **window} for index, window in enumerate(windows)],
-            "aggregates": AGGREGATES | weighted,
-            "emit": emit,
-        }
-    )
+    time = {"column": "t", "unit": "none", "tie_break": ["v"], "disorder": disorder, "lateness": lateness, "watermark": watermark} | spans
+    named = [{"name": f"w{index}", **window} for index, window in enumerate(windows)]
+    return parse_pipeline(a_spec(keys=list(keys), time=time, windows=named, aggregates=AGGREGATES | weighted, emit=emit))
 
 
 def computed(

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernel_runs import KernelRun
+from tests.specs import a_spec
 from tests.strategies import shared
 from tests.windowing.test_columnar import assert_same
 from windowmill.expectations.suites import identity_columns
@@ -52,14 +53,8 @@ ZONES = ("Europe/Berlin", "America/Sao_Paulo", "America/Havana", "Africa/Cairo",
 
 
 def pipeline(window: dict[str, Any], **time: Any) -> Pipeline:
-    return parse_pipeline(
-        {
-            "pipeline": "p",
-            "time": {"column": "t", "disorder": "2 hours", **time},
-            "windows": [{"name": "w", **window}],
-            "aggregates": {"n": {"count": "*"}, "all": {"collect": "t"}},
-        }
-    )
+    axis, aggregates = {"column": "t", "disorder": "2 hours"} | time, {"n": {"count": "*"}, "all": {"collect": "t"}}
+    return parse_pipeline(a_spec(time=axis, windows=[{"name": "w"} | window], aggregates=aggregates))
 
 
 def computed(spec: Pipeline, batches: Sequence[Sequence[int | dict[str, int]]]) -> tuple[list[dict[str, Any]], list[tuple[int, str]]]:
@@ -199,13 +194,6 @@ def test_an_unknown_zone_is_refused():
 
 
 def test_a_window_without_a_zone_needs_no_list():
-    spec = parse_pipeline(
-        {
-            "pipeline": "p",
-            "time": {"column": "t"},
-            "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
-            "aggregates": {"n": {"count": "*"}},
-        }
-    )
+    spec = parse_pipeline(a_spec())
     # A century between two rows: windows are numbered, so none of those between costs anything.
     assert len(computed(spec, [[0, 36_525 * 24 * 60 * MINUTE]])[0]) == 2

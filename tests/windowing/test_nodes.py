@@ -1,34 +1,25 @@
-"""Dyadic nodes over slices: what windows are made of, how many rows that is, and that the results are those of the slices alone."""
+"""Dyadic nodes over slices: what windows are made of, and how many rows that is."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import duckdb
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from windowmill.checkpoints.state.reading import rows_of
-from windowmill.checkpoints.state.tables import slice_schema
+from tests.jobs.batches import Run
+from tests.jobs.drawn import MINUTE, at
+from tests.specs import a_spec
 from windowmill.windowing import grids as nodes_module
-from windowmill.windowing.columnar import grid_windows, slices
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, LEVEL, SLICE, SUM, TIME
-from windowmill.windowing.columnar.hashes import RowCheck
-from windowmill.windowing.columnar.slices import NodeStage, SliceStage, WindowStage
-from windowmill.windowing.grids import Grids, Nodes, Selection
-from windowmill.windowing.kernels.layout import Layout
+from windowmill.windowing.columnar.added_columns import LEVEL
+from windowmill.windowing.grids import Nodes, Selection
 from windowmill.windowing.slicing.edges import Edges, Grid
 from windowmill.windowing.specfile import parse_pipeline
 
-MINUTE = 60_000_000
 WEEK = Grid(10_080 * MINUTE, MINUTE)
 GRIDS = st.builds(Grid, st.integers(1, 40), st.integers(1, 6), st.integers(-5, 5))
-BEFORE_ALL = -(1 << 62)
 
 
 def slices_in(edges: Edges, low: int, high: int) -> list[int]:
@@ -82,135 +73,18 @@ def test_sizes_share_nodes_and_a_long_backlog_takes_slices(monkeypatch):
     assert backlog == Selection(((after - 10_079 * MINUTE, after + 500 * MINUTE),), (), after - 10_079 * MINUTE, after)
 
 
-TYPES = {"k": pa.string(), "t": pa.int64(), "x": pa.int64(), "i": pa.int64(), "f": pa.float64(), "s": pa.string()}
-AGGREGATES = {
-    "n": {"count": "*"},
-    "whole": {"sum": "i"},
-    "total": {"sum": "f"},
-    "low": {"min": "s"},
-    "worst": {"arg_max": ["f", "s"]},
-    "opening": {"first": "s"},
-    "closing": {"last": "i"},
-    "spread": {"stddev_samp": "f"},
-}
-WINDOWS = st.lists(
-    st.fixed_dictionaries({"size": st.integers(1, 40), "hop": st.integers(1, 6), "origin": st.integers(-5, 5)}), min_size=1, max_size=2
-)
-
-#: Built once: making strategies costs more than drawing from them.
-STARTS, N_BATCHES, STEPS = st.integers(-30, 30), st.integers(2, 12), st.sampled_from([0, 1, 1, 2, 5, 17, 60])
-#: Rows of a batch; ``t`` counts from the instant through which windows have been emitted.
-N_ROWS = st.integers(0, 12)
-ROW = st.fixed_dictionaries(
-    {
-        "k": st.sampled_from("ab"),
-        "t": st.one_of(st.integers(-30, 20), st.integers(-2, 5)),
-        "x": st.integers(0, 1),
-        "i": st.one_of(st.none(), st.integers(-9, 9)),
-        "f": st.one_of(st.none(), st.integers(-99, 99).map(lambda n: n / 8)),
-        "s": st.sampled_from("xyz"),
-    }
-)
-
-
-class Run:
-    """Batches of a pipeline through a state in memory, with nodes or without."""
-
-    def __init__(self, windows: list[dict[str, int]], *, nodes: bool) -> None:
-        named = [{"name": f"w{n}", "type": "hopping", **window} for n, window in enumerate(windows)]
-        axis = {"column": "t", "tie_break": ["x"], "unit": "none", "disorder": 0}
-        self.pipeline = parse_pipeline({"pipeline": "p", "keys": ["k"], "time": axis, "windows": named, "aggregates": AGGREGATES})
-        self.grids, self.layout = Grids.of(self.pipeline), Layout.of(self.pipeline, TYPES)
-        self.nodes = Nodes.of(self.grids.grids, many=1) if nodes else None
-        self.schema = slice_schema({"k": TYPES["k"]}, self.layout, nodes=nodes)
-        self.state = self.schema.append(pa.field(SUM, pa.int64())).empty_table()
-        self.batch, self.emitted, self.restored = 0, BEFORE_ALL, 0
-
-    def step(self, rows: list[dict[str, Any]], through: int, *, from_source: int | None = None) -> list[dict[str, Any]]:
-        """One batch that emits windows through ``through``; as a backfill, those that end after ``from_source``."""
-        stage = SliceStage(("k",), ("x",), self.layout, self.grids.edges, self.batch, self.schema, RowCheck("state"))
-        parts = list[slices.Sliced]()
-        state = self.state
-        if self.nodes is not None and self.emitted > BEFORE_ALL:
-            wanted = self.nodes.selection(self.emitted, through)
-            state = duckdb.sql(f"FROM state WHERE {'false' if wanted is None else rows_of(wanted).sql}").to_arrow_table().cast(state.schema)
-        self.restored = state.num_rows
-        if state.num_rows:
-            parts += slices.restored(stage, state.to_batches())
-        if rows:
-            table = pa.Table.from_pylist(rows, schema=pa.schema([*TYPES.items(), (CLOSED, pa.int64())]))
-            parts += slices.sliced(stage, table.append_column(TIME, table["t"]).to_batches())
-        found: list[dict[str, Any]] = []
-        if parts:
-            names = [("k", TYPES["k"]), ("window", pa.string())]
-            names += [(name, pa.int64()) for name in ("window_start", "window_end", "trigger", "revision")]
-            names += [*((result.name, result.type) for result in self.layout.results), ("batch", pa.int64())]
-            after = self.emitted if from_source is None else from_source
-            whole = None if self.nodes is None else NodeStage(self.nodes, self.emitted, through, self.emitted, through)
-            keep_from = self.grids.first_slice_after(through)
-            asked = WindowStage(stage, self.grids.named, after, through, keep_from, pa.schema(names), whole)
-            for part in grid_windows.combined(asked, parts):
-                found += [row for bare in part.windows for row in grid_windows.result_rows(asked, bare).to_pylist()]
-                if part.slices is not None:
-                    self.state = pa.concat_tables([self.state, part.slices])
-        # What maintenance would drop.
-        self.state = self.state.filter(pc.greater_equal(self.state[SLICE], self.grids.first_slice_after(through)))
-        self.batch, self.emitted = self.batch + 1, through
-        return sorted(found, key=lambda row: (row["k"], row["window"], row["window_end"]))
-
-    def judged(self, row: dict[str, Any], closed: int | None) -> dict[str, Any] | None:
-        """The row as it counts when windows are closed through ``closed``; none if it comes too late for all."""
-        if closed is None:
-            return row | {CLOSED: None}
-        if max(grid.last_end_holding(row["t"]) for grid in self.grids.grids) <= closed:
-            return None
-        shut = min(grid.first_end_after(row["t"]) for grid in self.grids.grids) <= closed
-        return row | {CLOSED: self.grids.edges.slice_start(closed) if shut else None}
-
-
-@pytest.mark.thorough
-@settings(max_examples=60)
-@given(WINDOWS, st.data())
-def test_results_are_those_of_slices_alone(windows, data):
-    plain, dyadic = Run(windows, nodes=False), Run(windows, nodes=True)
-    at = data.draw(STARTS)
-    backfilled = data.draw(st.booleans())
-    for batch in range(data.draw(N_BATCHES)):
-        through = at + data.draw(STEPS)
-        # A first backfill may stop before what its rows have closed; later batches close windows as far as they emit.
-        latest = through + 9 if batch == 0 and backfilled else through
-        rows = []
-        for _ in range(data.draw(N_ROWS)):
-            drawn = data.draw(ROW)
-            row = drawn | {"t": at + drawn["t"]}
-            first = None if batch == 0 else at
-            closed = data.draw(st.one_of(st.just(first), st.integers(at, latest)))
-            judged = plain.judged(row, closed)
-            if judged is not None:
-                rows.append(judged)
-        from_source = at if batch == 0 and backfilled else None
-        want, got = (run.step(rows, through, from_source=from_source) for run in (plain, dyadic))
-        assert len(got) == len(want)
-        for a, b in zip(got, want, strict=True):
-            floats = {"spread"}
-            assert {n: v for n, v in a.items() if n not in floats} == {n: v for n, v in b.items() if n not in floats}
-            assert a["spread"] == b["spread"] or math.isclose(a["spread"], b["spread"], rel_tol=1e-9, abs_tol=1e-9)
-        at = through
-
-
 def test_a_batch_a_minute_reads_and_writes_few_rows():
     """Each batch brings a minute; late rows now and then. Nodes cost a row a slice, and a row a level for a late one."""
-    run = Run([{"size": 32, "hop": 1, "origin": 0}], nodes=True)
-    row = {"k": "a", "x": 0, "i": 1, "f": 0.5, "s": "x"}
+    window = {"name": "w", "type": "hopping", "size": "32 minutes", "hop": "1 minute"}
+    run = Run(parse_pipeline(a_spec(keys=["k"], windows=[window])), nodes=True)
     for minute in range(100):
-        [window] = [w for w in run.step([row | {"t": minute, CLOSED: None}], minute + 1) if w["window_end"] == minute + 1]
-        assert window["n"] == min(32, minute + 1)
-        assert run.restored <= 2 * 5
+        run.step([at(minute)], minute)
+        assert run.read <= 2 * 5
+    assert [row["n"] for row in run.rows if row["window_end"] == 99 * MINUTE] == [32]
     levels = np.bincount(run.state[LEVEL].to_numpy())
-    # Slices 69 to 99 are left, and the nodes among them.
-    assert levels.tolist() == [31, 15, 7, 3, 1]
-    run.step([row | {"t": 85, CLOSED: 100}], 100)
+    # Slices 68 to 99 are left, and the nodes among them.
+    assert levels.tolist() == [32, 15, 7, 3, 1]
+    run.step([at(85)], 100)
     assert (np.bincount(run.state[LEVEL].to_numpy()) - levels).tolist() == [1, 1, 1, 1, 1]
-    [window] = run.step([row | {"t": 100, CLOSED: None}], 101)
-    assert window["n"] == 33
-    assert run.state[BATCH].to_pylist().count(100) == 5
+    run.step([at(100)], 101)
+    assert [row["n"] for row in run.rows if row["window_end"] == 100 * MINUTE] == [33]

@@ -14,6 +14,7 @@ import pytest
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at
 from tests.matrices import crossed
+from tests.specs import a_spec
 from tests.windowing.test_planner import ROOT, RUNNABLE, SPEC, planned
 from windowmill.windowing.grids import Grids, count_slices
 from windowmill.windowing.planner import plan
@@ -133,17 +134,8 @@ def test_slices_of_a_window(windows, n, m):
 
 
 def test_slices_are_those_that_the_edges_cut():
-    pipeline = parse_pipeline(
-        {
-            "pipeline": "p",
-            "time": {"column": "t", "unit": "none"},
-            "windows": [
-                {"name": "a", "type": "hopping", "size": 12, "hop": 5},
-                {"name": "b", "type": "hopping", "size": 9, "hop": 6, "origin": 2},
-            ],
-            "aggregates": {"n": {"count": "*"}},
-        }
-    )
+    windows = [{"name": "a", "type": "hopping", "size": 12, "hop": 5}, {"name": "b", "type": "hopping", "size": 9, "hop": 6, "origin": 2}]
+    pipeline = parse_pipeline(a_spec(time={"column": "t", "unit": "none"}, windows=windows))
     edges = Grids.of(pipeline).edges
     for grid in Grids.of(pipeline).grids:
         held = [len({edges.slice_start(t) for t in range(grid.start(k), grid.end(k))}) for k in range(60)]

@@ -186,14 +186,6 @@ def test_each_window_goes_its_own_way():
     assert len({window.leaf_bytes for window in found.windows}) == 4
 
 
-def test_what_revisions_read_is_told_of_the_slices_beside_other_ways():
-    windows = [GRID, {"name": "spans", "type": "snapshot"}]
-    found = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": windows, "emit": "revise"}))
-    assert found.layouts == ("slices", "live rows")
-    for told, of_slices in ((found.reads, "those of the windows that they revise"), (found.adds, "late rows of a slice")):
-        assert -1 < told.find(of_slices) < told.find("entr")
-
-
 def test_revisions_of_windows_on_grids_go_by_slices_or_nodes_and_what_they_read_is_told():
     long = {"name": "w", "type": "hopping", "size": "1 day", "hop": "5 minutes"}
     for window, kept in ((GRID, "slices"), (long, "nodes")):
@@ -205,9 +197,16 @@ def test_revisions_of_windows_on_grids_go_by_slices_or_nodes_and_what_they_read_
         assert "a window that late rows revise" in found.windows[0].choices[0].why
 
 
-@pytest.mark.parametrize("key", ["_batch", "_level", "_Closed", "_arrival", "_Sum"])
-def test_a_key_that_is_named_like_a_column_of_slices_is_refused(key):
-    pipeline = parse_pipeline(SPEC | RUNNABLE | {"keys": [key], "aggregates": {"s": {"sum": "x"}}})
+@pytest.mark.parametrize(
+    ("window", "key"),
+    [
+        *((GRID, key) for key in ("_batch", "_level", "_Closed", "_arrival", "_Sum")),
+        *(({"name": "w", "type": "session", "gap": "1 hour"}, key) for key in ("_batch", "_gap", "_First", "_last", "_revision", "_sum")),
+    ],
+)
+def test_a_key_that_is_named_like_a_column_of_the_state_is_refused(window, key):
+    changed = {"keys": [key], "windows": [window], "aggregates": {"s": {"sum": "x"}}, "emit": "revise"}
+    pipeline = parse_pipeline(SPEC | RUNNABLE | changed)
     with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
         divide(pipeline, TYPES | {key: pa.string()})
 
@@ -218,13 +217,6 @@ def test_sessions_that_are_revised_have_a_number_more():
     assert (again.layouts, again.why, again.reads, again.adds) == (("sessions",), (), once.reads, once.adds)
     assert again.windows[0].leaf_bytes == once.windows[0].leaf_bytes + CELL_BYTES
     assert "each version is the one before it" in again.windows[0].choices[0].why
-
-
-def test_windows_with_policies_go_by_positions_also_beside_revisions():
-    """They are never revised: a tuple counts when the watermark passes it, or not at all."""
-    policies = {"name": "last_3", "type": "sliding", "evict": {"count": 3}}
-    found = plan(parse_pipeline(SPEC | RUNNABLE | {"emit": "revise", "windows": [GRID, policies]}))
-    assert (found.layouts, found.why) == (("slices", "positions"), ())
 
 
 def test_what_a_greatest_size_of_sessions_costs_is_told():
@@ -238,15 +230,6 @@ def test_what_a_greatest_size_of_sessions_costs_is_told():
     again = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": [window | {"max_size": "1 day"}], "emit": "revise"}))
     assert again.layouts == ("live rows",)
     assert again.why[0].startswith("windows.0.max_size with emit: revise: ")
-
-
-@pytest.mark.parametrize("key", ["_batch", "_gap", "_First", "_last", "_revision", "_sum"])
-def test_a_key_that_is_named_like_a_column_of_sessions_is_refused(key):
-    windows = [{"name": "w", "type": "session", "gap": "1 hour"}]
-    spec = SPEC | RUNNABLE | {"keys": [key], "windows": windows, "aggregates": {"s": {"sum": "x"}}}
-    pipeline = parse_pipeline(spec | {"emit": "revise"})
-    with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
-        divide(pipeline, TYPES | {key: pa.string()})
 
 
 def test_a_live_rows_bytes_are_those_of_an_entry():
@@ -324,16 +307,6 @@ def test_without_source_and_sink_the_same_parts_keep_their_state_in_memory():
     found = plan(parse_pipeline(SPEC | {"aggregates": {"s": {"sum": "x"}}}), refusal="source: missing")
     assert (found.command, found.refused, found.layouts, found.reads) == ("kernel", (("run", "source: missing"),), ("slices",), "")
     assert found.windows[0].leaf_bytes == plan(parse_pipeline(SPEC | RUNNABLE | {"aggregates": {"s": {"sum": "x"}}})).windows[0].leaf_bytes
-
-
-def test_tuples_that_leave_from_anywhere_never_meet_a_queue():
-    delta = {"delta": {"column": "x", "by": 5}}
-    found = planned({"type": "sliding", "evict": delta}, {"type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}})
-    anywhere, queue = found.windows
-    assert (anywhere.layout, queue.layout) == ("positions", "positions")
-    assert (engines_of(anywhere), engines_of(queue)) == ({"n": "flatfat"}, {"n": "flatfat"})
-    assert (queue.shape.n, queue.shape.m, queue.shape.state_rows) == (50, 10, 100)
-    assert queue.choices[0].combines.value == pytest.approx(31.29)
 
 
 def test_windows_whose_rows_are_listed_are_combined_row_by_row():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.specs import a_spec
 from tests.strategies import ARRIVALS, Arrival, between_commits, shared
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.specfile import parse_pipeline
@@ -36,18 +37,11 @@ ROWS = st.lists(
 def pipeline(window: str, emit: str, disorder: int, lateness: int) -> Any:
     lasting = "evict" not in WINDOWS[window]
     means = {"m": {"time_weighted_mean": "v"}} if lasting else {}
-    return parse_pipeline(
-        {
-            "pipeline": "p",
-            "keys": ["k"],
-            "time": {"column": "t", "unit": "none", "tie_break": ["v", "id"]}
-            | {"disorder": disorder, "lateness": lateness}
-            | ({"end": "e"} if lasting else {}),
-            "windows": [{"name": "w", **WINDOWS[window]}],
-            "aggregates": {"n": {"count": "*"}, "all": {"collect": "v"}} | means,
-            "emit": emit,
-        }
-    )
+    time = {"column": "t", "unit": "none", "tie_break": ["v", "id"], "disorder": disorder, "lateness": lateness}
+    time |= {"end": "e"} if lasting else {}
+    aggregates = {"n": {"count": "*"}, "all": {"collect": "v"}} | means
+    windows = [{"name": "w", **WINDOWS[window]}]
+    return parse_pipeline(a_spec(keys=["k"], time=time, windows=windows, aggregates=aggregates, emit=emit))
 
 
 def records(rows: list[tuple[str, int, int, int | None]]) -> list[Record]:
@@ -126,24 +120,3 @@ def test_rows_that_found_one_of_their_windows_closed_have_missed_it(window, emit
 def test_a_row_that_such_windows_count_has_missed_none_of_them(window, rows, arrival, lateness):
     found = evaluate(pipeline(window, "final", 0, lateness), records(rows), commits=arrival.commits(len(rows)))
     assert found.missed == ({"w": len(found.quarantined)} if found.quarantined else {})
-
-
-@shared(1, 60)
-@given(values=st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=8))
-def test_extremes_put_nan_above_everything(values: list[float]):
-    spec = parse_pipeline(
-        {
-            "pipeline": "p",
-            "time": {"column": "t", "unit": "none"},
-            "windows": [{"name": "w", "type": "tumbling", "size": 100}],
-            "aggregates": {"low": {"min": "v"}, "high": {"max": "v"}, "top": {"top_k": {"column": "v", "k": 2}}, "s": {"sum": "v"}},
-        }
-    )
-    [row] = evaluate(spec, [Record({"t": time, "v": value}) for time, value in enumerate(values)]).rows
-    numbers = sorted(value for value in values if not math.isnan(value))
-    nans = len(values) - len(numbers)
-    assert repr(row["high"] + 0.0) == repr((math.nan if nans else numbers[-1]) + 0.0)
-    assert repr(row["low"] + 0.0) == repr((numbers[0] if numbers else math.nan) + 0.0)
-    assert [math.isnan(value) for value in row["top"]] == ([True] * nans + [False] * len(numbers))[:2]
-    if nans or {math.inf, -math.inf} <= set(values):
-        assert math.isnan(row["s"])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.kernel_runs import KernelRun
+from tests.specs import a_spec
 from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival, between_commits, shared
 from windowmill.windowing.reference import Record, evaluate
 from windowmill.windowing.specfile import parse_pipeline
@@ -21,16 +22,8 @@ GAP, LONGEST = 3, 7
 
 def pipeline(emit: str, *, longest: int | None = None, disorder: int = 0, lateness: int = 0) -> Any:
     cut = {} if longest is None else {"max_size": longest}
-    return parse_pipeline(
-        {
-            "pipeline": "p",
-            "keys": ["k"],
-            "time": {"column": "t", "unit": "none", "disorder": disorder, "lateness": lateness},
-            "windows": [{"name": "w", "type": "session", "gap": GAP, **cut}],
-            "aggregates": {"times": {"collect": "t"}},
-            "emit": emit,
-        }
-    )
+    time, window = {"column": "t", "unit": "none", "disorder": disorder, "lateness": lateness}, {"name": "w", "type": "session", "gap": GAP}
+    return parse_pipeline(a_spec(keys=["k"], time=time, windows=[window | cut], aggregates={"times": {"collect": "t"}}, emit=emit))
 
 
 def by_reference(

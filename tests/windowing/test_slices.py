@@ -1,4 +1,4 @@
-"""Rows into packed slices and those into windows, against the oracle: every aggregate that has numeric partials, however rows are cut."""
+"""Rows into packed slices and those into windows: many values, shares of the keys, late rows, and where chunks are cut."""
 
 from __future__ import annotations
 
@@ -9,14 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.strategies import DECIMALS, STRINGS, TAME_FLOATS, WILD_FLOATS
+from tests.specs import a_spec
 from windowmill.checkpoints.state.tables import slice_schema
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.columnar import grid_windows, slices
-from windowmill.windowing.columnar.added_columns import CLOSED, LATE, MISSED, REFUSED, SLICE, TIME
+from windowmill.windowing.columnar.added_columns import CLOSED, LATE, MISSED, REFUSED, TIME
 from windowmill.windowing.columnar.hashes import Share
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.slices import Sliced, SliceStage, WindowStage
@@ -72,17 +70,6 @@ TYPES = {
     "s": pa.string(),
     "b": pa.bool_(),
 }
-VALUES = {
-    "k": st.sampled_from(["a", "b", None]),
-    "g": st.sampled_from([0.0, -0.0, math.nan, None]),
-    "x": st.integers(0, 3),
-    "f": st.one_of(TAME_FLOATS, TAME_FLOATS, WILD_FLOATS, st.none()),
-    "p": st.one_of(st.sampled_from([0.5, 2.0, 4.0, 0.0, math.inf, math.nan]), st.none()),
-    "i": st.one_of(st.integers(-9, 9), st.none()),
-    "d": st.one_of(DECIMALS, st.none()),
-    "s": st.one_of(STRINGS, st.none()),
-    "b": st.one_of(st.booleans(), st.none()),
-}
 #: Aggregates whose partials are Python objects.
 OBJECTS: dict[str, dict[str, Any]] = {
     "different": {"count_distinct": "f"},
@@ -124,19 +111,13 @@ class Case:
     """A pipeline by slices."""
 
     def __init__(self, aggregates: dict[str, dict[str, Any]]) -> None:
-        self.pipeline = parse_pipeline(
-            {
-                "pipeline": "p",
-                "keys": ["k", "g"],
-                "time": {"column": "t", "tie_break": ["x"], "unit": "none", "disorder": 10**6},
-                "windows": [
-                    {"name": "even", "type": "tumbling", "size": 4},
-                    {"name": "uneven", "type": "hopping", "size": 7, "hop": 3, "origin": 2},
-                    {"name": "gaps", "type": "hopping", "size": 2, "hop": 5},
-                ],
-                "aggregates": aggregates,
-            }
-        )
+        time = {"column": "t", "tie_break": ["x"], "unit": "none", "disorder": 10**6}
+        windows = [
+            {"name": "even", "type": "tumbling", "size": 4},
+            {"name": "uneven", "type": "hopping", "size": 7, "hop": 3, "origin": 2},
+            {"name": "gaps", "type": "hopping", "size": 2, "hop": 5},
+        ]
+        self.pipeline = parse_pipeline(a_spec(keys=["k", "g"], time=time, windows=windows, aggregates=aggregates))
         self.layout = Layout.of(self.pipeline, TYPES)
         self.grids = Grids.of(self.pipeline)
         self.even = [name for name, _ in self.grids.named].index("even")
@@ -178,12 +159,6 @@ def place(row: dict[str, Any]) -> tuple[Any, ...]:
     return (str(row["k"]), "nan" if g is not None and g != g else str(g if g is None else 0.0), row["window"], row["window_end"])
 
 
-@st.composite
-def streams(draw: st.DrawFn) -> list[dict[str, Any]]:
-    n = draw(st.integers(1, 25))
-    return [{"t": draw(st.integers(-9, 20)), **{name: draw(values) for name, values in VALUES.items()}} for _ in range(n)]
-
-
 def test_every_aggregate_that_slices_can_hold_is_tried():
     tried = {aggregate.function for aggregate in ALL.pipeline.aggregates.values()}
     missing = {name for name, declared in DECLARED.items() if not declared.clipped} - tried
@@ -193,34 +168,6 @@ def test_every_aggregate_that_slices_can_hold_is_tried():
 def test_quantiles_of_one_column_share_a_partial():
     assert ALL.layout.columns_of("p25") == ALL.layout.columns_of("p95") == ("summary_f",)
     assert ALL.layout.columns_of("p95_exact") == ALL.layout.columns_of("middle") == ("values_in_order_f",)
-
-
-@pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
-@given(rows=streams(), data=st.data())
-def test_windows_of_slices_are_those_of_the_reference(case, rows, data):
-    keys = case.pipeline.keys
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(rows)), max_size=4)))
-    pieces = [rows[a:b] for a, b in zip([0, *cuts], [*cuts, len(rows)], strict=True) if a < b]
-    first_batch = data.draw(st.integers(0, len(pieces)))
-    parts = list[list[Sliced]]()
-    for batch, part in enumerate((pieces[:first_batch], pieces[first_batch:])):
-        parts.append([each for piece in part for each in slices.sliced(case.stage(batch), rows_table(piece).to_batches(4))])
-    if parts[0]:
-        # The first batch goes through the state.
-        kept = [whole.slices for whole in case.combined(0, parts[0], keep=True)]
-        state = pa.concat_tables([table for table in kept if table is not None])
-        assert state.num_rows == state.select([*keys, SLICE]).group_by([*keys, SLICE]).aggregate([]).num_rows
-        parts[0] = list(slices.restored(case.stage(1), state.to_batches(5)))
-    whole = case.combined(1, [*parts[0], *parts[1]], keep=False)
-    assert sum(part.rows for part in parts[1]) == sum(map(len, pieces[first_batch:]))
-    stage = case.window_stage(1, keep=False)
-    found = sorted((row for part in whole for bare in part.windows for row in grid_windows.result_rows(stage, bare).to_pylist()), key=place)
-    records = [Record(row, frozenset(["f > 2"] if row["f"] is not None and (row["f"] > 2 or row["f"] != row["f"]) else [])) for row in rows]
-    wanted = sorted(evaluate(case.pipeline, records, final=True).rows, key=place)
-    assert len(found) == len(wanted)
-    for got, want in zip(found, wanted, strict=True):
-        wrong = {name: (got[name], value) for name, value in want.items() if not same(got[name], value)}
-        assert not wrong, (place(want), wrong)
 
 
 @pytest.mark.parametrize("cuts", [[], [300, 301, 4_000], list(range(0, 6_000, 700))], ids=len)

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from tests.kernel_runs import KernelRun
+from tests.specs import a_spec
 from windowmill.windowing.columnar.keyed import LeafPartials
 from windowmill.windowing.columnar.position_batch import DeltaSequence, FrontSequence
 from windowmill.windowing.errors import PluginError, SpecError, UnsupportedError
@@ -46,8 +47,7 @@ SLICER_METHODS = ("apply", "flipped", "due", "snapshot", "restore")
 
 
 def pipeline_of(window: dict[str, Any], **others: Any) -> Pipeline:
-    spec = {"pipeline": "p", "keys": ["k"], "time": {"column": "t", "unit": "none"}, "aggregates": {"n": {"count": "*"}}}
-    return parse_pipeline(spec | {"windows": [{"name": "w"} | window]} | others)
+    return parse_pipeline(a_spec(keys=["k"], time={"column": "t", "unit": "none"}, windows=[{"name": "w"} | window]) | others)
 
 
 def test_every_type_is_tested_in_its_forms():
@@ -91,6 +91,8 @@ def test_a_type_is_made_of_partials_or_says_why_not(name, form):
     [window] = pipeline.windows
     of_partials = window.on_grid or window.joins_by_gap or window.follows_policies
     assert why_no_partials(pipeline, 0) == (() if of_partials else (f"windows.0: {name} windows are no fixed grid",))
+    found = divide(pipeline, {"k": pa.string(), "v": pa.int64(), "f": pa.float64()})
+    assert [found.positions is not None, plan(pipeline).layouts == ("positions",)] == [window.follows_policies] * 2
     if window.joins_by_gap:
         assert window.session_gap() == form["gap"]
         assert window.greatest_size() == form.get("max_size")
@@ -132,13 +134,6 @@ def test_the_engine_that_explain_names_is_the_one_that_runs(monkeypatch, name, f
     assert engine.finish(final=True)[0]
     [choice] = plan(pipeline, refusal="for its rows").windows[0].choices
     assert ran == {choice.engine}
-
-
-@pytest.mark.parametrize(("name", "form"), CASES, ids=str)
-def test_types_with_policies_go_by_positions(name, form):
-    pipeline = pipeline_of({"type": name} | form)
-    found = divide(pipeline, {"k": pa.string(), "v": pa.int64(), "f": pa.float64()})
-    assert [found.positions is not None, plan(pipeline).layouts == ("positions",)] == [pipeline.windows[0].follows_policies] * 2
 
 
 def _engine_of(windows: Windows) -> str:

@@ -51,10 +51,7 @@ def aggregate_for(spec: AggregateSpec, types: Sequence[str]) -> Aggregate[Any]:
 def argument_types(spec: AggregateSpec, types: Mapping[str, pa.DataType], where: str) -> list[pa.DataType]:
     """Types of the function's columns, of all the source's ``types``; ``where`` is its place in the spec.
 
-    Raises
-    ------
-    SpecError
-        If a column does not exist, or does not hold what the function needs.
+    Raises ``SpecError`` if a column does not exist, or does not hold what the function needs.
     """
     missing = next((column for column in spec.columns if column not in types), None)
     if missing is not None:

@@ -43,10 +43,6 @@ def _merge(a: Items, b: Items) -> Items:
     return (tuple(heapq.merge(left, right, key=_place)),)
 
 
-def _drop_prefix(total: Items, oldest: Items) -> Items:
-    return (_without(total[0], oldest[0]),)
-
-
 def _without(items: tuple[Item, ...], oldest: tuple[Item, ...]) -> tuple[Item, ...]:
     """The ``items`` but for the ``oldest``, which must be the first of them."""
     if len(oldest) > len(items) or any(_place(item) != _place(old) for item, old in zip(items, oldest, strict=False)):
@@ -77,7 +73,7 @@ def _collecting(name: str, lower: Callable[[Items], Any], result: str) -> Aggreg
         lift=_lift_item,
         combine=_merge,
         lower=lower,
-        deduct=_drop_prefix,
+        deduct=lambda total, oldest: (_without(total[0], oldest[0]),),
         fixed_size=False,
         positioned=True,
         result=result,
@@ -111,19 +107,8 @@ def _merge_distinct(a: Items, b: Items) -> Items:
 
 def build_collect_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Items]:
     """Distinct non-null values in order of their first occurrence (all NaN are one); space and combine O(distinct values)."""
-    return Aggregate(
-        "collect_distinct",
-        kind="collect_distinct",
-        fields=(Field("items", "list"),),
-        identity=_NO_ITEMS,
-        lift=_lift_distinct,
-        combine=_merge_distinct,
-        lower=_listed,
-        idempotent=True,
-        fixed_size=False,
-        positioned=True,
-        result="list<same>",
-    )
+    collecting = _collecting("collect_distinct", _listed, "list<same>")
+    return replace(collecting, kind="collect_distinct", lift=_lift_distinct, combine=_merge_distinct, deduct=None, idempotent=True)
 
 
 def mergeable(aggregate: Aggregate[Any]) -> Aggregate[Any]:

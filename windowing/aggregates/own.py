@@ -61,25 +61,6 @@ def adapt(found: Any, use: str, arguments: int | None = None) -> Aggregate[Own]:
             raise SpecError(
                 f"use: {use!r}: lift{inspect.signature(found.lift)} cannot take the {arguments} columns of args ({err})"
             ) from err
-    return _adapt(use, found)
-
-
-def _find(use: str) -> Any:
-    module_name, _, name = use.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-    except ImportError as err:
-        raise SpecError(
-            f"use: {use!r}: module {module_name!r} cannot be imported ({err}); install it, or set PYTHONPATH to its folder"
-        ) from err
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise SpecError(f"use: {use!r}: module {module_name!r} has no {name!r}; expected an object with lift, combine and lower")
-        found = getattr(found, part)
-    return found
-
-
-def _adapt(use: str, found: Any) -> Aggregate[Own]:
     deduct = getattr(found, "deduct", None)
     has_identity = hasattr(found, "identity")
     empty = found.identity() if has_identity and callable(found.identity) else getattr(found, "identity", None)
@@ -117,6 +98,21 @@ def _adapt(use: str, found: Any) -> Aggregate[Own]:
         exact=_declared(use, found, "exact", default=callable(deduct)),
         result=str(getattr(found, "result", "any")),
     )
+
+
+def _find(use: str) -> Any:
+    module_name, _, name = use.partition(":")
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ImportError as err:
+        raise SpecError(
+            f"use: {use!r}: module {module_name!r} cannot be imported ({err}); install it, or set PYTHONPATH to its folder"
+        ) from err
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise SpecError(f"use: {use!r}: module {module_name!r} has no {name!r}; expected an object with lift, combine and lower")
+        found = getattr(found, part)
+    return found
 
 
 def _declared(use: str, found: Any, name: str, *, default: bool = False) -> bool:

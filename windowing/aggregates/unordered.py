@@ -51,10 +51,6 @@ def _lift_distinct(args: Args, at: Position) -> Distinct:
     return (frozenset(), True) if is_nan(value) else (frozenset((frozen_value(value),)), False)
 
 
-def _unite(a: Distinct, b: Distinct) -> Distinct:
-    return (a[0] | b[0] if a[0] and b[0] else a[0] or b[0]), a[1] or b[1]
-
-
 def _unite_all(partials: Iterable[Distinct]) -> Distinct:
     values: set[Any] = set()
     nan = False
@@ -62,10 +58,6 @@ def _unite_all(partials: Iterable[Distinct]) -> Distinct:
         values |= others
         nan |= other_nan
     return frozenset(values), nan
-
-
-def _count_distinct(partial: Distinct) -> int:
-    return len(partial[0]) + partial[1]
 
 
 def build_count_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggregate[Distinct]:
@@ -79,8 +71,8 @@ def build_count_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggrega
         fields=(Field("values", "set"), Field("nan", "bool")),
         identity=_NO_VALUES,
         lift=_lift_distinct,
-        combine=_unite,
-        lower=_count_distinct,
+        combine=lambda a, b: ((a[0] | b[0] if a[0] and b[0] else a[0] or b[0]), a[1] or b[1]),
+        lower=lambda partial: len(partial[0]) + partial[1],
         unite=_unite_all,
         commutative=True,
         idempotent=True,
@@ -90,14 +82,6 @@ def build_count_distinct(spec: AggregateSpec, types: tuple[str, ...]) -> Aggrega
 
 
 Ranked = tuple[tuple[Any, ...]]
-
-
-def _lift_ranked(args: Args, at: Position) -> Ranked:
-    return ((),) if args[0] is None else ((positive_zero(args[0]),),)
-
-
-def _list_or_null(partial: Ranked) -> list[Any] | None:
-    return list(partial[0]) or None
 
 
 def _rank_key(type_: str, smallest: bool) -> tuple[Callable[[Any], Any], bool]:
@@ -124,9 +108,9 @@ def _ranked(name: str, spec: AggregateSpec, type_: str, smallest: bool) -> Aggre
         kind=f"{name}_{k}",
         fields=(Field("values", "list"),),
         identity=((),),
-        lift=_lift_ranked,
+        lift=lambda args, _at: ((),) if args[0] is None else ((positive_zero(args[0]),),),
         combine=combine,
-        lower=_list_or_null,
+        lower=lambda partial: list(partial[0]) or None,
         commutative=True,
         result="list<same>",
     )
@@ -212,6 +196,10 @@ Floats = npt.NDArray[np.float64]
 #: Number of NaN; the other values, sorted, while they are few, else these: level, greatest value, least values of the buckets, counts.
 Summary = tuple[int, tuple[float, ...], int, float | None, bytes, bytes]
 
+_FIELDS = (
+    *(Field("nans", "int64"), Field("few", "list"), Field("level", "int64"), Field("greatest", "float64")),
+    *(Field("values", "bytes"), Field("counts", "bytes")),
+)
 _NOTHING: Summary = (0, (), 0, None, b"", b"")
 
 
@@ -269,15 +257,6 @@ def _counts(partial: Summary) -> npt.NDArray[np.int64]:
     return np.frombuffer(partial[5], f"<u{width}").astype(np.int64)
 
 
-def _combining(unite: Callable[[Iterable[Summary]], Summary]) -> Callable[[Summary, Summary], Summary]:
-    def combine(a: Summary, b: Summary) -> Summary:
-        if a == _NOTHING:
-            return b
-        return a if b == _NOTHING else unite((a, b))
-
-    return combine
-
-
 def _values_at(partial: Summary, ranks: Callable[[int], tuple[int, ...]]) -> list[float] | None:
     """The values at the ``ranks``, from 1, of n values, NaN last; null if there are none."""
     nans, few, _, greatest, least, _ = partial
@@ -303,20 +282,19 @@ def _values_at(partial: Summary, ranks: Callable[[int], tuple[int, ...]]) -> lis
 
 def _aggregate(name: str, *, exact: bool, lower: Callable[[Summary], float | None]) -> Aggregate[Summary]:
     unite = _uniting(None if exact else BUCKETS)
+
+    def combine(a: Summary, b: Summary) -> Summary:
+        if a == _NOTHING:
+            return b
+        return a if b == _NOTHING else unite((a, b))
+
     return Aggregate(
         name,
         kind="values_in_order" if exact else "summary",
-        fields=(
-            Field("nans", "int64"),
-            Field("few", "list"),
-            Field("level", "int64"),
-            Field("greatest", "float64"),
-            Field("values", "bytes"),
-            Field("counts", "bytes"),
-        ),
+        fields=_FIELDS,
         identity=_NOTHING,
         lift=_lift,
-        combine=_combining(unite),
+        combine=combine,
         lower=lower,
         unite=unite,
         commutative=True,

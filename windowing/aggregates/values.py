@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from decimal import Context
-from typing import Any, Protocol
+from typing import Any
 
-from windowmill.windowing.algebra import Aggregate, is_nan
+from windowmill.windowing.algebra import is_nan
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError
 
@@ -19,19 +19,10 @@ DECIMAL_DIGITS = 38
 WIDE = Context(prec=2 * DECIMAL_DIGITS + 24)
 
 
-class Builder(Protocol):
-    """Makes an aggregate for a spec and the types of its columns."""
-
-    def __call__(self, spec: AggregateSpec, types: tuple[str, ...], /) -> Aggregate[Any]: ...
-
-
 def require_number(spec: AggregateSpec, types: tuple[str, ...]) -> None:
     """Refuse columns that hold no numbers; ``any`` is let through and taken as float64.
 
-    Raises
-    ------
-    SpecError
-        Naming function, column and type.
+    Raises ``SpecError`` naming function, column and type.
     """
     for column, type_ in zip(spec.columns, types, strict=True):
         if type_ in ("string", "bool"):

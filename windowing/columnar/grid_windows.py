@@ -223,7 +223,7 @@ def event_windows(stage: WindowStage, pipeline: Pipeline, rows: pa.Table) -> Ite
     for index, (window, (_, grid)) in enumerate(zip(pipeline.windows, stage.grids, strict=True)):
         check_duration(window, int((stop - time).max()))
         if window.fills_gaps:
-            check_key(window, window.windows_of_event(int((last - first).max())))
+            check_key(window.name, window.windows_of_event(int((last - first).max())))
         numbering = grid.numbered(first, last) if window.fills_gaps else grid.numbered(leaves.time, leaves.stop)
         found = Rows(leaves.offsets, leaves.time, leaves.stop, order)
         key, number, lo, hi, *members = grid_windows(numbering.grid, found, True, every, since, stage.after, stage.through)

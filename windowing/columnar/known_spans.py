@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.bounds import check_ends_of_key, check_share
+from windowmill.windowing.bounds import check_key, check_share
 from windowmill.windowing.columnar.added_columns import SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.columnar.slice_partials import SlicePartials
@@ -214,7 +214,7 @@ class EmptyStretches:
         if not len(self.keys):
             return
         counts = grid.most_ends(np.minimum(self.stop + grid.longest, through) - self.begin)
-        check_ends_of_key(name, int(counts.max()))
+        check_key(name, int(counts.max()))
         check_share(name, int(counts.sum(dtype=np.float64)))
 
     def windows(self, numbering: Numbering, after: int, through: int) -> tuple[Ints, Ints]:

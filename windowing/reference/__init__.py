@@ -25,7 +25,7 @@ from windowmill.windowing.reference.windows import (
     policy_rows,
 )
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.windows.base import GridRules, RuledWindow, Window
+from windowmill.windowing.windows.base import GridRules, PolicyRules, Window
 from windowmill.windowing.windows.plugged import PluginWindow
 from windowmill.windowing.windows.types import Count, Custom, Session, Snapshot
 
@@ -34,20 +34,13 @@ __all__ = ["Evaluation", "Record", "WindowResult", "evaluate"]
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The result of a whole input.
+    """The result of a whole input."""
 
-    Attributes
-    ----------
-    rows
-        Result rows in (key, window, window_end, trigger, revision, window_start) order, nulls first.
-    quarantined
-        Pairs (number of the record, reason), in order of number.
-    missed
-        By window name, the number of events that came too late for a window that holds them; without names that no event missed.
-    """
-
+    #: Result rows in (key, window, window_end, trigger, revision, window_start) order, nulls first.
     rows: list[dict[str, Any]]
+    #: Pairs (number of the record, reason), in order of number.
     quarantined: list[tuple[int, str]]
+    #: By window name, the number of events that came too late for a window that holds them; without names that no event missed.
     missed: dict[str, int]
 
 
@@ -96,33 +89,17 @@ def evaluate(
         if late := tally.refused | tally.partly:
             missed[window.name] = len(late)
     quarantined |= dict.fromkeys(refused - counted, "too_late")
-    return Evaluation(sorted(rows, key=lambda row: _sort_key(pipeline, row)), sorted(quarantined.items()), missed)
+    order = (*pipeline.keys, "window", "window_end", "trigger", "revision", "window_start")
+    return Evaluation(sorted(rows, key=lambda row: ranks([row[name] for name in order])), sorted(quarantined.items()), missed)
 
 
 def _row(pipeline: Pipeline, window: Window, fired: WindowResult) -> dict[str, Any]:
     span = fired.span
-    identity = {
-        "window": window.name,
-        "window_start": span.start,
-        "window_end": span.end,
-        "trigger": fired.trigger,
-        "revision": fired.revision,
-    }
+    identity = {"window": window.name, "window_start": span.start, "window_end": span.end}
+    identity |= {"trigger": fired.trigger, "revision": fired.revision}
     values = {name: None if fired.retracted else compute(name, spec, span) for name, spec in pipeline.aggregates.items()}
     revised = {"retracted": fired.retracted} if pipeline.emit == "revise" else {}
     return dict(zip(pipeline.keys, fired.key, strict=True)) | identity | values | revised
-
-
-def _sort_key(pipeline: Pipeline, row: dict[str, Any]) -> tuple[Any, ...]:
-    return ranks([row[name] for name in (*pipeline.keys, "window", "window_end", "trigger", "revision", "window_start")])
-
-
-def _by_key(events: Sequence[Event]) -> Iterator[tuple[tuple[Any, ...], list[Event]]]:
-    groups: dict[tuple[Any, ...], list[Event]] = {}
-    for event in events:
-        groups.setdefault(ranks(event.key), []).append(event)
-    for group in groups.values():
-        yield group[0].key, group
 
 
 def rows_of(window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
@@ -130,12 +107,12 @@ def rows_of(window: Window, events: Sequence[Event], tally: Tally, course: Cours
 
     ``tally`` receives the numbers of the events that were counted and of those refused as late.
     """
+    rules = window.rules()
+    if isinstance(rules, GridRules):
+        return grid_rows(window, rules, events, tally, course)
+    if isinstance(rules, PolicyRules):
+        return policy_rows(window, rules, events, tally, course)
     match window:
-        case RuledWindow():
-            rules = window.rules()
-            if isinstance(rules, GridRules):
-                return grid_rows(window, rules, events, tally, course)
-            return policy_rows(window, rules, events, tally, course)
         case PluginWindow():
             return window.reference_rows(events, tally, course)
         case Session():
@@ -152,6 +129,9 @@ def rows_of(window: Window, events: Sequence[Event], tally: Tally, course: Cours
 
 
 def _windows(window: Window, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
-    for key, group in _by_key(events):
+    groups: dict[tuple[Any, ...], list[Event]] = {}
+    for event in events:
+        groups.setdefault(ranks(event.key), []).append(event)
+    for group in groups.values():
         for fired in rows_of(window, group, tally, course):
-            yield replace(fired, key=key)
+            yield replace(fired, key=group[0].key)

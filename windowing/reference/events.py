@@ -19,43 +19,29 @@ BEFORE, AFTER = -math.inf, math.inf
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A row of a source.
+    """A row of a source."""
 
-    Attributes
-    ----------
-    values
-        Values by column; time columns as integers on the axis (UTC microseconds, or units of an integer axis).
-    holds
-        Texts of the spec's conditions (``where``, ``punctuation``) that hold for the row.
-    """
-
+    #: Values by column; time columns as integers on the axis (UTC microseconds, or units of an integer axis).
     values: Mapping[str, Any]
+    #: Texts of the spec's conditions (``where``, ``punctuation``) that hold for the row.
     holds: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Event:
-    """A record with a usable event time.
+    """A record with a usable event time."""
 
-    Attributes
-    ----------
-    number, commit
-        Position among the records, from 0, and number of the commit.
-    time, until
-        Start and end of the event on the axis; equal for a point event.
-    order
-        (time, tie_break…, number): the total order of events.
-    watermark, closed
-        Their values at the event's arrival, without its own time. Windows that end at or before ``watermark`` were complete; windows
-        that end at or before ``closed`` (``lateness`` behind the watermark) took no more events.
-    """
-
+    #: Position among the records, from 0, and number of the commit.
     number: int
     commit: int
     key: tuple[Any, ...]
+    #: Start and end of the event on the axis; equal for a point event.
     time: int
     until: int
+    #: (time, tie_break…, number): the total order of events.
     order: tuple[Any, ...]
+    #: Their values at the event's arrival, without its own time. Windows that end at or before ``watermark`` were complete; windows that
+    #: end at or before ``closed`` (``lateness`` behind the watermark) took no more events.
     watermark: float
     closed: float
     record: Record = field(repr=False)
@@ -104,22 +90,15 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """Facts about the pipeline and the whole input that windows of every type use.
+    """Facts about the pipeline and the whole input that windows of every type use."""
 
-    Attributes
-    ----------
-    integer_axis, revise
-        Whether the axis holds integers rather than instants, and whether windows are emitted again after late events.
-    watermark, closed
-        Their values at the end of the input.
-    greatest
-        Greatest event time of the whole input.
-    """
-
+    #: Whether the axis holds integers rather than instants, and whether windows are emitted again after late events.
     integer_axis: bool
     revise: bool
+    #: Their values at the end of the input.
     watermark: float
     closed: float
+    #: Greatest event time of the whole input.
     greatest: float
 
 

@@ -26,10 +26,7 @@ _LEAST, _GREATEST = -(2**63), 2**63 - 1
 def compute(name: str, spec: AggregateSpec, span: EventWindow) -> Any:
     """The aggregate ``spec`` over the events of ``span``, given in (time, tie_break, arrival) order.
 
-    Raises
-    ------
-    AggregateOverflowError
-        If an exact integer result does not fit in 64 bits.
+    Raises ``AggregateOverflowError`` if an exact integer result does not fit in 64 bits.
     """
     events = [event for event in span.events if spec.where is None or spec.where in event.record.holds]
     if spec.function == "count" and not spec.columns:
@@ -85,7 +82,6 @@ def _sum(values: Sequence[Any]) -> Any:
 
 
 def _digits(values: Sequence[Decimal]) -> int:
-    """Fractional digits of the column that the values are of."""
     return max(-int(value.as_tuple().exponent) for value in values)
 
 
@@ -152,7 +148,6 @@ def _arg(function: str, rows: Sequence[tuple[Any, Any]]) -> Any:
 
 
 def _distinct(values: Sequence[Any]) -> list[Any]:
-    """The distinct values in order of first occurrence."""
     first: dict[Any, Any] = {}
     for value in map(_zero, values):
         first.setdefault(_hashable(value), value)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import calendar
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from windowmill.windowing.axis import DAY_US, Duration
@@ -84,7 +85,6 @@ class StepEdges:
         return day + k * step.ticks + plus.ticks
 
     def after(self, k: int, length: Duration) -> int:
-        """The instant ``length`` after edge ``k``."""
         if not length.is_calendar:
             return self.at(k) + length.ticks
         if self.step.ticks or (length.months and not self.step.months):
@@ -100,7 +100,6 @@ class StepEdges:
         return math.floor((instant - self.origin - DAY_US) / mean_us) - 2
 
     def next_after(self, instant: int) -> int:
-        """The first edge greater than ``instant``."""
         k = self.near(instant)
         while self.at(k) <= instant:
             k += 1
@@ -162,7 +161,7 @@ def grid_rows(window: Window, rules: GridRules, events: Sequence[Event], tally: 
     if window.empty == "emit" and counted:
         first, last = min(event.time for event in counted), max(event.stop for event in counted)
         through = int(max(first, min(last, passed)))
-        check_key(window, window.windows_of_event(max(1, through - first)))
+        check_key(window.name, window.windows_of_event(max(1, through - first)))
         for span in grid.holding(first, through):
             held.setdefault(span, [])
     for (start, end), inside in held.items():
@@ -196,16 +195,10 @@ def policy_rows(window: Window, rules: PolicyRules, events: Sequence[Event], tal
 
 
 class Policies:
-    """The state of one key in one policy window.
-
-    Parameters
-    ----------
-    greatest
-        Greatest event time of the whole input, where the ticks of windows that never become empty stop.
-    """
+    """The state of one key in one policy window; ticks of windows that never become empty stop at the ``greatest`` event time of all."""
 
     def __init__(self, window: Window, rules: PolicyRules, integer_axis: bool, greatest: float) -> None:
-        self._spec, self._due = window, 0
+        self._name, self._due = window.name, 0
         self._evict, self._trigger, self._partial = rules.evict, rules.trigger, rules.partial
         self._emit_empty = window.empty == "emit"
         self._idle = rules.idle_after.elapsed() if rules.idle_after else math.inf
@@ -265,7 +258,7 @@ class Policies:
             elif self._age < math.inf:
                 last = min(last, self._window[-1].time + self._age)
         self._due += max(0, int(last - self._tick) // self._tick_edges.step.ticks + 1)
-        check_key(self._spec, self._due)
+        check_key(self._name, self._due)
 
     def _fire_ticks(self, through: float) -> Iterator[WindowResult]:
         self._check_ticks(through)
@@ -342,53 +335,45 @@ def _exceeds(value: Any, base: Any, delta: Delta) -> bool:
     return value is not None and base is not None and value - base > by
 
 
-class EventWindows(Protocol):
+class EventWindows(ABC):
     """The windows of one key over the events accepted so far."""
 
     def in_turn(self, together: list[Event]) -> list[Event]:
         """Events that arrive together, in the order in which they are accepted."""
+        return sorted(together, key=lambda event: event.order)
 
+    @abstractmethod
     def accept(self, event: Event) -> bool:
         """Accept ``event`` if a window that would hold it is still open; returns whether it did."""
 
-    def clips(self, event: Event) -> bool:
+    def clips(self, event: Event) -> bool:  # noqa: ARG002 - those of most types do not
         """Whether an accepted ``event`` began in windows that are closed, and counts only from there on."""
+        return False
 
+    @abstractmethod
     def spans(self) -> list[EventWindow]:
         """The present windows, without closed ones."""
 
     def complete(self, span: EventWindow, watermark: float) -> bool:
         """Whether no event at or after ``watermark`` can change ``span``."""
+        return span.end <= watermark
 
+    @abstractmethod
     def close(self, closed: float) -> list[EventWindow]:
         """Remove and return the windows that are complete at ``closed``: no later event changes them."""
 
+    @abstractmethod
     def takes(self, shown: EventWindow) -> bool:
         """Whether a later event may bring another version of ``shown``, which has been emitted."""
 
     def replaces(self, new: EventWindow, old: EventWindow) -> bool:
         """Whether ``new`` is another version of ``old``, which still takes events."""
+        assert new.start is not None
+        assert old.start is not None
+        return new.start < old.end and old.start < new.end
 
 
-def _never(_event: Event) -> bool:
-    return False
-
-
-def _overlap(new: EventWindow, old: EventWindow) -> bool:
-    assert new.start is not None
-    assert old.start is not None
-    return new.start < old.end and old.start < new.end
-
-
-def _in_order(together: list[Event]) -> list[Event]:
-    return sorted(together, key=lambda event: event.order)
-
-
-def _passed(span: EventWindow, watermark: float) -> bool:
-    return span.end <= watermark
-
-
-class SessionWindows:
+class SessionWindows(EventWindows):
     """Sessions: events at most ``gap`` apart, cut where a session would exceed ``max_size``.
 
     An event exactly ``gap`` after the last one still joins, so a session is complete only once the watermark is greater than its end. A
@@ -399,8 +384,6 @@ class SessionWindows:
         self._gap = window.gap.elapsed()
         self._max: float = window.max_size.elapsed() if window.max_size else math.inf
         self._live: list[Event] = []
-
-    clips = staticmethod(_never)
 
     def in_turn(self, together: list[Event]) -> list[Event]:
         # From the latest to the earliest, an event that joins others to an open session is there before them.
@@ -443,18 +426,13 @@ class SessionWindows:
         live = {event.number for event in self._live}
         return any(event.number in live for event in shown.events)
 
-    replaces = staticmethod(_overlap)
 
-
-class Snapshots:
+class Snapshots(EventWindows):
     """The spans between neighbouring start and end points of events; spans before the last closed point are fixed."""
 
     def __init__(self) -> None:
         self._live: list[Event] = []
         self._fixed: float = BEFORE
-
-    complete = staticmethod(_passed)
-    in_turn = staticmethod(_in_order)
 
     def accept(self, event: Event) -> bool:
         if event.stop > event.closed:
@@ -485,20 +463,14 @@ class Snapshots:
     def takes(self, shown: EventWindow) -> bool:
         return shown.end > self._fixed
 
-    replaces = staticmethod(_overlap)
 
-
-class CountWindows:
+class CountWindows(EventWindows):
     """One window from each distinct start time through the ``count``-th, ending one tick after it; windows with fewer are open."""
 
     def __init__(self, window: Count) -> None:
         self._count = window.count
         self._events: list[Event] = []
         self._begun: float = BEFORE
-
-    complete = staticmethod(_passed)
-
-    clips = staticmethod(_never)
 
     def in_turn(self, together: list[Event]) -> list[Event]:
         # From the earliest to the latest, no event completes a window before another has joined it, but for one that keeps it open.
@@ -533,8 +505,7 @@ class CountWindows:
         assert shown.start is not None
         return shown.start > self._begun
 
-    @staticmethod
-    def replaces(new: EventWindow, old: EventWindow) -> bool:
+    def replaces(self, new: EventWindow, old: EventWindow) -> bool:
         return new.start == old.start
 
 
@@ -543,7 +514,7 @@ class CountWindows:
 WindowFunction = Callable[[Any, Mapping[str, Any]], tuple[Any, int, Iterable[int]]]
 
 
-class Customs:
+class Customs(EventWindows):
     """Windows of a user's function, which is called once per event, in order, when the watermark has passed the event."""
 
     def __init__(self, window: Custom) -> None:
@@ -552,10 +523,6 @@ class Customs:
         self._closed: set[int] = set()
         self._passed: float = BEFORE
         self._taken: tuple[Any, ...] | None = None  # order of the last event that the function has taken for good
-
-    complete = staticmethod(_passed)
-    in_turn = staticmethod(_in_order)
-    clips = staticmethod(_never)
 
     def accept(self, event: Event) -> bool:
         in_order = self._taken is None or event.order > self._taken
@@ -594,8 +561,7 @@ class Customs:
     def takes(self, shown: EventWindow) -> bool:
         return shown.end > self._passed
 
-    @staticmethod
-    def replaces(new: EventWindow, old: EventWindow) -> bool:
+    def replaces(self, new: EventWindow, old: EventWindow) -> bool:
         return new.start == old.start and new.end == old.end
 
 
@@ -660,8 +626,4 @@ def _bounds(span: EventWindow) -> tuple[int | None, int]:
 
 
 def _same(one: EventWindow, other: EventWindow) -> bool:
-    return (one.start, one.end, {event.number for event in one.events}) == (
-        other.start,
-        other.end,
-        {event.number for event in other.events},
-    )
+    return _bounds(one) == _bounds(other) and {event.number for event in one.events} == {event.number for event in other.events}

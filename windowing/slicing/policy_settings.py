@@ -146,7 +146,7 @@ class PolicySettings:
         else:
             tried = kernel.KeyStates(keys.states.copy(), keys.bases.copy(), keys.alive.copy())
             apply_policies(rules, tuples, tried, progress, kernel.TriggerLog(False, counts, np.empty((7, 0), np.int64), _NONE))
-            check_key(self._window, int(counts[kernel.DUE]))
+            check_key(self._window.name, int(counts[kernel.DUE]))
             check_share(self._window.name, int(counts[kernel.NOTED]))
         out, removed = np.empty((7, counts[0]), np.int64), np.empty(counts[1], np.int64)
         counts[:] = 0

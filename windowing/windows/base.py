@@ -34,17 +34,11 @@ class ColumnUse:
 
 @dataclass(frozen=True, slots=True)
 class Spacing:
-    """How the ends of a window lie along the axis.
+    """How the ends of a window lie along the axis."""
 
-    Attributes
-    ----------
-    words
-        For a reader of the report.
-    size, step
-        Length of a window, and distance of neighbouring ends; ``None`` where they follow the data.
-    """
-
+    #: For a reader of the report.
     words: str
+    #: Length of a window, and distance of neighbouring ends; ``None`` where they follow the data.
     size: Duration | None = None
     step: Duration | None = None
 
@@ -67,10 +61,15 @@ class Window(SpecMapping):
     #: Whether rows at most a gap apart share a window, as in sessions.
     joins_by_gap: ClassVar[bool] = False
 
+    def rules(self) -> GridRules | PolicyRules | None:
+        """The rules that describe its windows, by which most of what follows is decided; null for a type with windows of its own."""
+        return None
+
     @property
     def restarts_triggers(self) -> bool:
         """Whether it forgets idle keys, whose triggers are numbered from 0 again."""
-        return False
+        rules = self.rules()
+        return isinstance(rules, PolicyRules) and rules.idle_after is not None
 
     # -- What explain and the report say
 
@@ -88,14 +87,15 @@ class Window(SpecMapping):
     def reach(self) -> int:
         """Upper bound, in ticks, on the distance from an event's time to the start or end of its windows, or to ticks that show it."""
 
-    def windows_of_event(self, duration: int = 1) -> int:  # noqa: ARG002 - counts only on a grid
+    def windows_of_event(self, duration: int = 1) -> int:
         """Maximum number of windows of a grid that contain an event of this ``duration``; 1 for windows that are not on a grid."""
-        return 1
+        rules = self.rules()
+        return rules.windows_of_event(duration) if isinstance(rules, GridRules) else 1
 
     @property
     def on_grid(self) -> bool:
         """Whether its windows lie on a grid, and are made of partials of slices."""
-        return False
+        return isinstance(self.rules(), GridRules)
 
     def session_gap(self) -> int:
         """The gap in ticks if it joins rows by a gap; ``UnsupportedError`` otherwise."""
@@ -113,31 +113,38 @@ class Window(SpecMapping):
     @property
     def follows_policies(self) -> bool:
         """Whether policies apply the tuples of a key one by one."""
-        return False
+        return isinstance(self.rules(), PolicyRules)
 
     def policies(self) -> PolicyRules:
         """Its policies; ``UnsupportedError`` if it has none."""
+        rules = self.rules()
+        if isinstance(rules, PolicyRules):
+            return rules
         raise UnsupportedError(f"window {self.name}: {self.type} windows have no policies")
 
     @property
     def counted_from(self) -> datetime | int | None:
         """The instant given to count its edges or ticks from."""
-        return None
+        rules = self.rules()
+        return None if rules is None else rules.origin
 
     @property
     def zone(self) -> str | None:
         """The time zone whose calendar it follows."""
-        return None
+        rules = self.rules()
+        return None if rules is None else rules.timezone
 
     # -- What it reads, by path of the field below the window
 
     def columns(self) -> Mapping[str, ColumnUse]:
         """Columns that it reads in addition to keys and time."""
-        return {}
+        rules = self.rules()
+        return rules.columns() if isinstance(rules, PolicyRules) else {}
 
     def conditions(self) -> Mapping[str, str]:
         """Spark SQL conditions on the rows."""
-        return {}
+        rules = self.rules()
+        return rules.conditions() if isinstance(rules, PolicyRules) else {}
 
     def functions(self) -> Mapping[str, str]:
         """Functions of the user's, as ``module:name``."""
@@ -153,7 +160,7 @@ class Window(SpecMapping):
     @property
     def numbers_triggers(self) -> bool:
         """Whether its rows have the number of their trigger, and may be shown at the very tuple where they start."""
-        return False
+        return self.follows_policies
 
     @property
     def ends_can_coincide(self) -> bool:
@@ -211,7 +218,6 @@ class ByType:
 
 
 def _candidates(value: object) -> tuple[type[Window], ...]:
-    """The types of which ``value`` may be one."""
     name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
     own = TYPES.built_in()
     return tuple((own if not isinstance(name, str) or name in own else TYPES).values())
@@ -225,26 +231,16 @@ def _adapter(types: tuple[type[Window], ...]) -> TypeAdapter[Window]:
 
 @dataclass(frozen=True, slots=True)
 class GridRules:
-    """What a window on a grid is made of, whatever its type.
+    """What a window on a grid is made of, whatever its type."""
 
-    Attributes
-    ----------
-    size, hop
-        A window of ``size`` begins every ``hop``.
-    step
-        If given, windows of ``step``, 2·``step`` … ``size`` share their start.
-    origin, timezone
-        From where, and by which calendar, hops are counted.
-    """
-
+    #: A window of ``size`` begins every ``hop``.
     size: Duration
     hop: Duration
+    #: If given, windows of ``step``, 2·``step`` … ``size`` share their start.
     step: Duration | None = None
+    #: From where, and by which calendar, hops are counted.
     origin: datetime | int | None = None
     timezone: str | None = None
-
-    #: A window that the axis alone decides has no trigger.
-    numbers_triggers = False
 
     def reach(self) -> int:
         return self.size.longest + self.hop.longest
@@ -254,12 +250,6 @@ class GridRules:
         if self.step is not None:
             return (duration + size - 1) // size * (size // max(1, self.step.shortest)) + 1
         return (size + duration - 1) // max(1, self.hop.shortest) + 1
-
-    def columns(self) -> Mapping[str, ColumnUse]:
-        return {}
-
-    def conditions(self) -> Mapping[str, str]:
-        return {}
 
 
 def _difference(value: object) -> object:
@@ -297,14 +287,11 @@ class Policy(SpecMapping):
 
     @property
     def kind(self) -> Kind:
-        """Which of the four it is."""
         return self._given()[0]
 
     def describe(self) -> str:
         """Its kind and value in a few words.
 
-        Examples
-        --------
         >>> Policy(count=3).describe(), Policy(delta=Delta(column="x", by=2.5)).describe()
         ('count 3', 'delta of x by 2.5')
         """
@@ -314,29 +301,18 @@ class Policy(SpecMapping):
 
 @dataclass(frozen=True, slots=True)
 class PolicyRules:
-    """What a window that follows policies is made of, whatever its type.
-
-    Attributes
-    ----------
-    trigger
-        When a sliding window is evaluated; ``None`` for a window that ``evict`` flushes.
-    partial
-        Whether a window is shown before it was full once.
-    origin, timezone
-        From where, and by which calendar, the ticks of a time policy are counted.
-    idle_after
-        How long a key without tuples is remembered; ``None`` for ever.
-    """
+    """What a window that follows policies is made of, whatever its type."""
 
     evict: Policy
+    #: When a sliding window is evaluated; ``None`` for a window that ``evict`` flushes.
     trigger: Policy | None = None
+    #: Whether a window is shown before it was full once.
     partial: bool = True
+    #: From where, and by which calendar, the ticks of a time policy are counted.
     origin: datetime | int | None = None
     timezone: str | None = None
+    #: How long a key without tuples is remembered; ``None`` for ever.
     idle_after: Duration | None = None
-
-    #: Result rows have the number of their trigger.
-    numbers_triggers = True
 
     @property
     def triggers_by_tuples(self) -> bool:
@@ -350,9 +326,6 @@ class PolicyRules:
         """See :meth:`Window.reach`: a tick shows a window up to one period, and the age of its tuples, later."""
         idle = self.idle_after.longest if self.idle_after is not None else 0
         return 1 + idle + sum(2 * policy.time.longest for policy in self._policies().values() if policy.time is not None)
-
-    def windows_of_event(self, duration: int) -> int:  # noqa: ARG002 - counts only on a grid
-        return 1
 
     def columns(self) -> Mapping[str, ColumnUse]:
         return {
@@ -369,46 +342,7 @@ class RuledWindow(Window):
     """A window that its rules describe but for what ``explain`` and the report say of its type."""
 
     @abstractmethod
-    def rules(self) -> GridRules | PolicyRules:
-        """The rules that its fields describe."""
-
-    @property
-    def restarts_triggers(self) -> bool:
-        rules = self.rules()
-        return isinstance(rules, PolicyRules) and rules.idle_after is not None
-
-    @property
-    def on_grid(self) -> bool:
-        return isinstance(self.rules(), GridRules)
-
-    @property
-    def follows_policies(self) -> bool:
-        return isinstance(self.rules(), PolicyRules)
-
-    def policies(self) -> PolicyRules:
-        rules = self.rules()
-        return rules if isinstance(rules, PolicyRules) else super().policies()
+    def rules(self) -> GridRules | PolicyRules: ...
 
     def reach(self) -> int:
         return self.rules().reach()
-
-    def windows_of_event(self, duration: int = 1) -> int:
-        return self.rules().windows_of_event(duration)
-
-    @property
-    def counted_from(self) -> datetime | int | None:
-        return self.rules().origin
-
-    @property
-    def zone(self) -> str | None:
-        return self.rules().timezone
-
-    def columns(self) -> Mapping[str, ColumnUse]:
-        return self.rules().columns()
-
-    def conditions(self) -> Mapping[str, str]:
-        return self.rules().conditions()
-
-    @property
-    def numbers_triggers(self) -> bool:
-        return self.rules().numbers_triggers

@@ -38,9 +38,6 @@ class Tumbling(RuledWindow):
     def rules(self) -> GridRules | PolicyRules:
         if self.evict is not None:
             return PolicyRules(self.evict, origin=self.origin, timezone=self.timezone, idle_after=self.idle_after)
-        return self._grid()
-
-    def _grid(self) -> GridRules:
         assert self.size is not None
         return GridRules(self.size, hop=self.size, origin=self.origin, timezone=self.timezone)
 
@@ -67,8 +64,6 @@ class Hopping(RuledWindow):
     def describe(self) -> str:
         """Its type and lengths in a few words.
 
-        Examples
-        --------
         >>> Hopping(name="day", type="hopping", size="24 hours", hop="5 minutes").describe()
         'hopping: 24 hours, every 5 minutes'
         """
