@@ -94,10 +94,7 @@ def test_spark_is_known_in_few_modules():
             "windowmill.plugins",
             {*(f"windowmill.{name}" for name in OURS - {"windowing"}), "numpy", "numba", "pyarrow", "pyspark", "deltalake"},
         ),
-        (
-            "windowmill.jobs.cli",
-            {"typer", "rich", "pydantic", "yaml", "numpy", "numba", "pyarrow", "pandas", "pyspark", "deltalake"},
-        ),
+        ("windowmill.jobs.cli", {"typer", "rich", "pydantic", "yaml", "numpy", "numba", "pyarrow", "pandas", "pyspark", "deltalake"}),
         ("windowmill.jobs.commands.app", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
         # Every run of pytest loads the plugin, also those that have nothing to do with pipelines.
         (

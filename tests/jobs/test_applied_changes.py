@@ -133,10 +133,7 @@ def test_a_run_says_what_has_changed_and_refuses_until_it_is_applied(tmp_path, p
     with pytest.raises(SpecChangedError, match=r"`windowmill plan SPEC`, and carry it out by `windowmill apply SPEC`") as refused:
         loop.run(bench.pipeline, Progress(Console(file=said)))
     assert refused.value.exit_code == 2
-    assert said.getvalue().splitlines() == [
-        "  window rolling: filled: new",
-        "  window visits: dropped: no longer in the spec",
-    ]
+    assert said.getvalue().splitlines() == ["  window rolling: filled: new", "  window visits: dropped: no longer in the spec"]
     assert differences(bench.rows(), before) == []
     apply(bench, {})
     assert bench.run() == []

@@ -10,17 +10,7 @@ from typing import Any
 import pytest
 
 from tests.faults.dying import DiedError, arm
-from tests.jobs.test_applied_changes import (
-    BAND,
-    FEW,
-    LAST_FIVE,
-    ROLLING,
-    SLOTS,
-    SPANS,
-    VISITS,
-    bench_of,
-    of,
-)
+from tests.jobs.test_applied_changes import BAND, FEW, LAST_FIVE, ROLLING, SLOTS, SPANS, VISITS, bench_of, of
 from tests.matrices import EVERY
 from tests.spark.harness import AGGREGATES, BASE, MINUTE, TIME, Bench, Row, differences, events, quiet
 from windowmill.checkpoints import failpoints

@@ -117,11 +117,7 @@ _MAPPED: dict[str, tuple[int, str, Any]] = {
         ({"v": None, "w": _MAPPED["v"]}, {}, "'v' has been renamed to 'w' since the last batch; rename it back"),
         ({"k": (7, "col-7", StringType())}, {}, "'k' is another column"),
         ({"t": (7, "col-7", IntegerType())}, {}, "'t' is another column"),
-        (
-            {"rest": _MAPPED["other"], "other": _MAPPED["rest"]},
-            {"source": {"path": "s", "filter": "REST > 3"}},
-            "'rest' is another column",
-        ),
+        ({"rest": _MAPPED["other"], "other": _MAPPED["rest"]}, {"source": {"path": "s", "filter": "REST > 3"}}, "'rest' is another column"),
         ({"rest": None}, {"aggregates": {"n": {"count": "*", "where": "rest > 3"}}}, "'rest' is gone"),
     ],
     ids=str,

@@ -38,10 +38,7 @@ ROWS = pa.table(
             *(2147483647.5, 5.0),
         ],
         "b": [True, False, None] * 6,
-        "t": pa.array(
-            [None, *(datetime.datetime(2024, 3, day, day, 59, tzinfo=UTC) for day in range(1, 18))],
-            pa.timestamp("us", "UTC"),
-        ),
+        "t": pa.array([None, *(datetime.datetime(2024, 3, day, day, 59, tzinfo=UTC) for day in range(1, 18))], pa.timestamp("us", "UTC")),
     }
 )
 COMMON = [
