@@ -50,6 +50,10 @@ def files_of(package: str) -> list[Path]:
     return sorted((ROOT / package).rglob("*.py"))
 
 
+def every_file() -> list[Path]:
+    return [path for package in OURS for path in files_of(package)]
+
+
 def imported(path: Path) -> set[str]:
     """Packages that the file imports anywhere, except for types alone; those of ours without ``windowmill`` before them."""
     names = {name.removeprefix("windowmill.") for name in _imported_modules(path)}
@@ -86,21 +90,18 @@ def test_spark_is_known_in_few_modules():
     assert {path for path, text in own.items() if handed.search(text)} - SPARK_MODULES == HANDING_ON
 
 
+HEAVY = {"numba", "pandas", "pyspark", "great_expectations", "airflow"}
+
+
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("windowmill.windowing.specfile", {"numpy", "numba", "pyarrow", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
-        (
-            "windowmill.plugins",
-            {*(f"windowmill.{name}" for name in OURS - {"windowing"}), "numpy", "numba", "pyarrow", "pyspark", "deltalake"},
-        ),
-        ("windowmill.jobs.cli", {"typer", "rich", "pydantic", "yaml", "numpy", "numba", "pyarrow", "pandas", "pyspark", "deltalake"}),
-        ("windowmill.jobs.commands.app", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
+        ("windowmill.windowing.specfile", {"numpy", "pyarrow", "deltalake"} | HEAVY),
+        ("windowmill.plugins", {*(f"windowmill.{name}" for name in OURS - {"windowing"}), "numpy", "pyarrow", "deltalake"} | HEAVY),
+        ("windowmill.jobs.cli", {"typer", "rich", "pydantic", "yaml", "numpy", "pyarrow", "deltalake"} | HEAVY),
+        ("windowmill.jobs.commands.app", {"deltalake"} | HEAVY),
         # Every run of pytest loads the plugin, also those that have nothing to do with pipelines.
-        (
-            "windowmill.testing",
-            {*(f"windowmill.{name}" for name in OURS), "numpy", "numba", "pyarrow", "pandas", "pydantic", "hypothesis", "yaml"},
-        ),
+        ("windowmill.testing", {*(f"windowmill.{name}" for name in OURS), "numpy", "pyarrow", "pydantic", "hypothesis", "yaml"} | HEAVY),
         # What only tasks use.
         (
             "windowmill.jobs.batch.steps",
@@ -109,8 +110,8 @@ def test_spark_is_known_in_few_modules():
                 *(f"windowmill.jobs.layouts.{name}" for name in ("slices", "positions", "sessions", "live_rows")),
             },
         ),
-        ("windowmill.jobs.batch.loop", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
-        ("windowmill.jobs.commands.summaries", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
+        ("windowmill.jobs.batch.loop", HEAVY),
+        ("windowmill.jobs.commands.summaries", HEAVY),
     ],
 )
 def test_light_modules_load_nothing_heavy(module, heavy):
@@ -132,7 +133,7 @@ def test_a_window_is_asked_and_its_type_is_not_looked_at():
     tables = {"windowmill.windowing.slicing.slicers", "windowmill.windowing.reference"}
     types = {_name(path) for path in files_of("windowing/windows")} - shared - {package}
     assert f"{package}.types" in types
-    for path in (path for folder in OURS for path in files_of(folder)):
+    for path in every_file():
         if not _name(path).startswith(package) and _name(path) not in tables:
             stray = _imported_modules(path) & types
             assert not stray, f"{path.relative_to(ROOT)} imports {sorted(stray)}"
@@ -150,35 +151,20 @@ def test_what_users_import():
         windowmill.agregate  # noqa: B018
 
 
-def test_state_is_never_pickled():
-    files = [path for package in OURS for path in files_of(package)]
-    assert files
-    for path in files:
-        assert not imported(path) & {"pickle", "cloudpickle", "marshal", "shelve", "dill"}, path
-
-
 @pytest.mark.covers("X1")
 @pytest.mark.parametrize("package", sorted(OURS))
 def test_stored_bytes_are_never_executed(package):
     """Nothing of ours unpickles, evaluates or executes: state, specs and records are data."""
     for path in files_of(package):
-        for node in ast.walk(_tree(path)):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-            assert not {name.split(".")[0] for name in names} & {"pickle", "cloudpickle", "marshal", "shelve"}, path
-            called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
-            assert called not in ("eval", "exec"), path
+        assert not imported(path) & {"pickle", "cloudpickle", "marshal", "shelve", "dill"}, path
+        called = {node.func.id for node in ast.walk(_tree(path)) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        assert not called & {"eval", "exec"}, path
 
 
 def test_spark_gets_arrow_tables_without_empty_chunks():
     """Spark drops rows after an empty chunk; see ``without_empty_chunks``."""
-    calls = [
-        node
-        for package in OURS
-        for path in files_of(package)
-        for node in ast.walk(_tree(path))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "createDataFrame"
-    ]
+    calls = [node for path in every_file() for node in ast.walk(_tree(path)) if isinstance(node, ast.Call)]
+    calls = [node for node in calls if isinstance(node.func, ast.Attribute) and node.func.attr == "createDataFrame"]
     assert calls
     for call in calls:
         assert ast.unparse(call.args[0]).startswith("without_empty_chunks("), ast.unparse(call)
@@ -186,17 +172,13 @@ def test_spark_gets_arrow_tables_without_empty_chunks():
 
 def test_no_modules_import_each_other_in_a_circle():
     """Imports within functions count; those for types alone do not."""
-    modules = {_name(path): path for package in OURS for path in files_of(package)}
-    sorter = TopologicalSorter({name: _imported_modules(path) & set(modules) - {name} for name, path in modules.items()})
-    try:
-        sorter.prepare()
-    except CycleError as err:
-        pytest.fail(f"modules import each other: {' imports '.join(reversed(err.args[1]))}")
+    modules = {_name(path): path for path in every_file()}
+    _check_circles({name: _imported_modules(path) & set(modules) - {name} for name, path in modules.items()})
 
 
 def test_runs_import_no_engine_that_they_do_not_compute_with():
     """Not the reference, at any depth, also not within functions."""
-    modules = {_name(path): path for package in OURS for path in files_of(package)}
+    modules = {_name(path): path for path in every_file()}
     reached, ahead = set(), ["windowmill.jobs.batch.loop", "windowmill.jobs.dataframe"]
     while ahead:
         name = ahead.pop()
@@ -210,14 +192,16 @@ def test_runs_import_no_engine_that_they_do_not_compute_with():
 def test_no_folders_of_jobs_import_each_other_in_a_circle():
     folders = {path.name: path for path in (ROOT / "jobs").iterdir() if (path / "__init__.py").is_file()}
     assert {"batch", "layouts", "spark"} <= set(folders)
-    sorter: TopologicalSorter[str] = TopologicalSorter()
-    for name, folder in folders.items():
-        used = {module for path in folder.rglob("*.py") for module in _imported_modules(path)}
-        sorter.add(name, *({module.removeprefix("windowmill.jobs.").partition(".")[0] for module in used} & set(folders) - {name}))
+    used = {name: {module for path in folder.rglob("*.py") for module in _imported_modules(path)} for name, folder in folders.items()}
+    first = {name: {module.removeprefix("windowmill.jobs.").partition(".")[0] for module in modules} for name, modules in used.items()}
+    _check_circles({name: others & set(folders) - {name} for name, others in first.items()})
+
+
+def _check_circles(imports: dict[str, set[str]]) -> None:
     try:
-        sorter.prepare()
+        TopologicalSorter(imports).prepare()
     except CycleError as err:
-        pytest.fail(f"folders of jobs/ import each other: {' imports '.join(reversed(err.args[1]))}")
+        pytest.fail(" imports ".join(reversed(err.args[1])))
 
 
 def _name(path: Path) -> str:
@@ -255,7 +239,7 @@ def _nodes(node: ast.AST) -> Iterator[ast.AST]:
 def test_variables_of_the_environment_are_settings():
     """So that the reference lists them, and ``windowmill doctor`` knows their names."""
     internal = {"WINDOWMILL_FAILPOINT", "WINDOWMILL_FAILPOINT_RESUME", "WINDOWMILL_DAEMON"}
-    texts = "\n".join(path.read_text() for package in OURS for path in files_of(package))
+    texts = "\n".join(path.read_text() for path in every_file())
     assert set(re.findall(r"WINDOWMILL_[A-Z_]+", texts)) - internal == {setting.name for setting in SETTINGS}
-    read = [str(path) for package in OURS for path in files_of(package) if re.search(r"environ[^\n]*\"WINDOWMILL_", path.read_text())]
+    read = [str(path) for path in every_file() if re.search(r"environ[^\n]*\"WINDOWMILL_", path.read_text())]
     assert [path for path in read if not path.endswith("checkpoints/failpoints.py")] == []
