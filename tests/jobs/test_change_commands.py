@@ -136,8 +136,7 @@ def test_what_apply_would_refuse_plan_refuses(desk):
     desk.call("run")
     desk.write(keys=[])
     refusals = [desk.call(command) for command in ("plan", "apply")]
-    assert refusals[0] == refusals[1]
-    assert refusals[0][0] == 2
+    assert refusals[0] == refusals[1] == (2, "", refusals[0][2])
     assert 'keys was ["k"] and is not given; they make another pipeline' in refusals[0][2]
 
 

@@ -95,9 +95,12 @@ def test_a_shell_completes_commands_and_options(typed, completed, capsys, monkey
     assert capsys.readouterr().out.split() == completed
 
 
-def test_the_version_is_told(capsys):
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == f"windowmill {version('windowmill')}\n"
+def test_without_a_command_the_version_or_the_help_alone_is_told(capsys):
+    assert (main(["--version"]), capsys.readouterr().out) == (0, f"windowmill {version('windowmill')}\n")
+    assert main([]) == 2
+    told = capsys.readouterr()
+    assert "Usage: windowmill" in told.out + told.err
+    assert "windowmill: ;" not in told.err
 
 
 def test_the_schema_of_a_spec_is_printed_or_written(spec, tmp_path, answer):
@@ -129,10 +132,19 @@ def test_wrong_usage_is_told_in_one_line_without_the_parsers_own_words(spec, cap
     assert err.count("\n") == 1
 
 
-def test_validate_tells_what_it_found(spec, capsys, answer):
+def test_validate_report_and_try_tell_what_they_found(spec, tmp_path, capsys, answer):
     assert main(["validate", spec]) == 0
     assert capsys.readouterr().out.startswith(f"{spec}: pipeline p is valid: 1 window, 1 aggregate; without source")
     assert answer("validate", spec) == {"pipeline": "p", "status": "valid", "windows": ["w"], "aggregates": ["n"], "missing": ["source"]}
+    page = tmp_path / "page.html"
+    assert answer("report", spec, "--out", str(page)) == {"pipeline": "p", "report": str(page)}
+    assert page.stat().st_size > 0
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"t": 1}\n{"t": 12}\n{"t": 3}\n')
+    assert main(["try", spec, "--input", str(rows)]) == 0
+    plain = capsys.readouterr()
+    assert [json.loads(line)["n"] for line in plain.out.splitlines()] == [1, 1]
+    assert (main(["try", spec, "--input", str(rows), "--json"]), capsys.readouterr()) == (0, plain)
 
 
 def test_overview_of_a_folder(specs, tmp_path, capsys, answer):
@@ -147,8 +159,7 @@ def test_overview_of_a_folder(specs, tmp_path, capsys, answer):
     assert {name: row["verdict"] for name, row in rows.items()} == {"a": "passed", "b": "cannot be read", "c": "never run"}
     assert "windows" in rows["b"]["error"]
     assert (rows["a"]["rows_read"], rows["a"]["computed"], rows["a"]["event"]) == (3, "local", "25")
-    assert rows["a"]["href"] == "../a.windowmill/report.html"
-    assert rows["c"]["href"] == ""
+    assert (rows["a"]["href"], rows["c"]["href"]) == ("../a.windowmill/report.html", "")
     html = page.read_text()
     assert 'href="../a.windowmill/report.html"' in html
     assert not re.search(r"https?:|//[a-z]|url\(|@import", html)
@@ -224,33 +235,10 @@ def test_a_damaged_quality_table_is_named_where_a_batch_is_held(specs, tmp_path,
         assert "at ./" not in last
 
 
-def test_report_tells_where_its_page_is(spec, tmp_path, answer):
-    page = tmp_path / "page.html"
-    assert answer("report", spec, "--out", str(page)) == {"pipeline": "p", "report": str(page)}
-    assert page.stat().st_size > 0
-
-
-def test_try_prints_json_lines_with_and_without_json(spec, tmp_path, capsys):
-    rows = tmp_path / "rows.jsonl"
-    rows.write_text('{"t": 1}\n{"t": 12}\n{"t": 3}\n')
-    assert main(["try", spec, "--input", str(rows)]) == 0
-    plain = capsys.readouterr()
-    assert main(["try", spec, "--input", str(rows), "--json"]) == 0
-    assert capsys.readouterr() == plain
-    assert [json.loads(line)["n"] for line in plain.out.splitlines()] == [1, 1]
-
-
 @pytest.mark.parametrize("arguments", [["--debug", "validate", "none.yaml"], ["validate", "none.yaml", "--debug"]])
 def test_debug_stands_before_or_behind_the_command(arguments):
     with pytest.raises(SpecError, match=r"'none\.yaml': cannot be read"):
         main(arguments)
-
-
-def test_nothing_to_do_is_answered_by_the_help_alone(capsys):
-    assert main([]) == 2
-    told = capsys.readouterr()
-    assert "Usage: windowmill" in told.out + told.err
-    assert "windowmill: ;" not in told.err
 
 
 def test_run_advances_many_pipelines_and_an_error_of_one_stops_no_other(specs, tmp_path, capsys):
@@ -262,16 +250,6 @@ def test_run_advances_many_pipelines_and_an_error_of_one_stops_no_other(specs, t
     assert told.err.endswith(f"windowmill: 1 of 3 pipelines failed: {specs[1]} (exit code 2)\n")
     assert main(["run", specs[0], specs[2]]) == 0
     assert capsys.readouterr().out == "a: nothing new\nc: nothing new\n"
-
-
-def test_a_run_whose_batch_is_held_tells_so_in_json(specs, capsys):
-    spec = Path(specs[0])
-    change(spec, expectations=[{"type": "expect_column_values_to_be_between", "column": "window_end", "max_value": 25}])
-    assert main(["run", str(spec)]) == 0
-    capsys.readouterr()
-    write_deltalake(str(spec.parent / "source"), pa.table({"t": [99]}), mode="append")
-    assert main(["run", str(spec), "--json"]) == 3
-    assert json.loads(capsys.readouterr().out) == {"pipeline": "a", "status": "held", "batches": []}
 
 
 def test_quality_tells_the_rows_that_a_verification_found_differing(specs, capsys):
@@ -294,8 +272,7 @@ def test_cost_counts_what_batches_use_and_what_a_month_of_them_takes(specs, caps
         write_deltalake(source.table_uri, pa.table({"t": [t]}), mode="append")
     cost = answer("cost", str(spec), "--price-per-hour", "3600")
     month, batches = cost["month"], cost["batches"]
-    assert month["runs"] == pytest.approx(365 / 12, abs=0.01)
-    assert month["basis"] == "schedule @daily"
+    assert (month["runs"], month["basis"]) == (pytest.approx(365 / 12, abs=0.01), "schedule @daily")
     assert month["seconds"] == month["price"] == pytest.approx(sum(b["seconds"] for b in batches[1:]) / 2 * 365 / 12, abs=0.1)
     sizes = pa.table(DeltaTable(source.table_uri).get_add_actions(flatten=True))["size_bytes"].to_pylist()
     assert sum(b["bytes_read"] for b in batches) < sum(sizes), "the last version has not been read"
