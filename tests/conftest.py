@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadFileScheduling
 
-from tests.prepared import Prepared
 from tests.readers import compute_by_many_tasks, use_spark_for_small_batches
-from tests.workers import TogetherByService, longest_first
 from windowmill.checkpoints import failpoints
 
 # py4j tells that it closes when the stream for it is closed already: where Airflow has lowered the level, a traceback follows the summary.
@@ -109,20 +111,60 @@ def spark() -> Iterator[object]:
         session.stop()
 
 
+class Prepared:
+    """Pipelines that several tests begin from: a function makes each of them once below ``root``, and a test gets a copy of its tables.
+
+    A function is called with ``folder``, too, which does not exist yet. What it returns has ``copied_to(folder)``.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._made: dict[tuple[str, ...], Any] = {}
+
+    def original(self, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """The pipeline that ``make`` has made, for tests that only read it."""
+        key = (make.__module__, make.__qualname__, repr(args), repr(options))
+        if key not in self._made:
+            self._made[key] = make(*args, folder=self._root / str(len(self._made)), **options)
+        return self._made[key]
+
+    def copy(self, folder: Path, make: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """A copy of that pipeline in ``folder``."""
+        return self.original(make, *args, **options).copied_to(folder)
+
+
 @pytest.fixture(scope="session")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
-    """Pipelines that several tests begin from."""
     return Prepared(tmp_path_factory.mktemp("prepared"))
 
 
 #: Folders and modules whose tests compute in this process alone: laws, specs, plans, small cases; but those that are thorough.
 PURE = (
     *("src/", "tests/architecture/", "tests/cases/", "tests/mutants/", "tests/windowing/", "tests/expectations/test_suites.py"),
-    *("tests/jobs/test_arrival.py", "tests/jobs/test_columns.py", "tests/jobs/test_condition_checks.py", "tests/jobs/test_conditions.py"),
+    *("tests/jobs/test_arrival.py", "tests/jobs/test_columns.py", "tests/jobs/test_conditions.py"),
     *("tests/jobs/test_file_surveys.py", "tests/jobs/test_kept_rules.py", "tests/jobs/test_malformed_specs.py"),
     *("tests/jobs/test_session_batches.py", "tests/jobs/test_spec_checks.py"),
 )
 _NOT_PURE = ("thorough", "spark", "dag", "demo")
+#: Folders whose tests share a service, each for one worker; and a file that waits for minutes.
+TOGETHER = ("tests/airflow/real/", "tests/airflow/test_demo.py", "tests/catalog/", "tests/kafka/", "tests/object_store/", "tests/browser/")
+
+
+class TogetherByService(LoadFileScheduling):
+    """Tests of a file run on one worker, and tests that share a service; files begin in the order in which they are collected."""
+
+    def __init__(self, config: pytest.Config, log: object = None) -> None:
+        super().__init__(config, log)
+        config.option.loadscopereorder = False
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((path for path in TOGETHER if nodeid.startswith(path)), super()._split_scope(nodeid))
+
+
+def longest_first(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest, which would be waited for at the end: services, and then files of many tests."""
+    rank, tests = {path: place for place, path in enumerate(TOGETHER)}, Counter(item.path for item in items)
+    items.sort(key=lambda item: (next((rank[path] for path in TOGETHER if item.nodeid.startswith(path)), len(rank)), -tests[item.path]))
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> TogetherByService | None:

@@ -56,11 +56,7 @@ class Event(NamedTuple):
 
 @st.composite
 def streams(
-    draw: st.DrawFn,
-    values: st.SearchStrategy[Any] = FLOATS,
-    max_size: int = 30,
-    max_disorder: int = 5,
-    keys: str = "ab",
+    draw: st.DrawFn, values: st.SearchStrategy[Any] = FLOATS, max_size: int = 30, max_disorder: int = 5, keys: str = "ab"
 ) -> list[Event]:
     """Events in order of arrival: with ties, gaps, nulls and negative times, and none later than ``max_disorder`` behind one before it."""
     time, stream = draw(st.integers(-20, 5)), []

@@ -6,7 +6,7 @@ import ast
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from functools import cached_property
+from functools import cache
 from pathlib import Path
 
 #: Words of no use to a reader who knows the field, or for which the field has another word.
@@ -34,12 +34,13 @@ class Product:
         self.texts = texts
         self.trees = {name: ast.parse(text) for name, text in texts.items()}
         self.lines = {name: len(text.splitlines()) for name, text in texts.items()}
+        self._paths = {dotted(name): name for name in texts}
 
     @classmethod
+    @cache
     def here(cls) -> Product:
         """The product in this checkout."""
-        source = ROOT / "src/windowmill"
-        texts = {path.name: path.read_text() for path in sorted(source.glob("*.py"))}
+        texts = {path.name: path.read_text() for path in sorted((ROOT / "src/windowmill").glob("*.py"))}
         for package in PACKAGES:
             found = {path.relative_to(ROOT).as_posix(): path.read_text() for path in sorted((ROOT / package).rglob("*.py"))}
             assert found, f"no files under {package}/: has the folder moved?"
@@ -52,25 +53,24 @@ class Product:
                 if isinstance(node, Function):
                     yield f"{name}::{node.name}", node
 
-    @cached_property
-    def imports(self) -> dict[str, set[str]]:
-        """Modules of the product that each module imports anywhere, for types too."""
-        paths = {_dotted(name): name for name in self.texts}
-        found = {}
-        for name, tree in self.trees.items():
-            asked: set[str] = set()
-            for node in ast.walk(tree):
-                if isinstance(node, ast.Import):
-                    asked |= {alias.name for alias in node.names}
-                elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                    members = {f"{node.module}.{alias.name}" for alias in node.names}
-                    asked |= {member if member in paths else node.module for member in members}
-            found[name] = {paths[module] for module in asked if module in paths} - {name}
+    def imported(self, name: str, *, types: bool = True) -> set[str]:
+        """Modules that a module imports anywhere, for types alone too unless said otherwise; ``from a import b`` may be the module a.b."""
+        found: set[str] = set()
+        for node in ast.walk(self.trees[name]) if types else _that_run(self.trees[name]):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                members = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= {member if member in self._paths else node.module for member in members}
         return found
+
+    def imports(self, *, types: bool = True) -> dict[str, set[str]]:
+        """Modules of the product that each module imports."""
+        return {name: {self._paths[each] for each in self.imported(name, types=types) & set(self._paths)} - {name} for name in self.texts}
 
     def small_modules_with_one_importer(self) -> list[str]:
         importers = defaultdict(list)
-        for name, others in self.imports.items():
+        for name, others in self.imports().items():
             for other in others:
                 importers[other].append(name)
         return [
@@ -81,20 +81,15 @@ class Product:
 
     def largest_import_circle(self) -> list[str]:
         """Modules of the largest set in which each imports each other, directly or by others."""
-        reached = {name: _reached(name, self.imports) for name in self.imports}
+        imports = self.imports()
+        reached = {name: reached_from([name], imports) for name in imports}
         circles = [sorted(other for other in others if name in reached[other]) for name, others in reached.items()]
         return max(circles, key=len)
 
     def imports_inside_functions(self) -> list[str]:
-        found = {
-            (name, node.lineno): f"{name}:{node.lineno} {ast.unparse(node)}"
-            for name, tree in self.trees.items()
-            for function in ast.walk(tree)
-            if isinstance(function, Function)
-            for node in ast.walk(function)
-            if isinstance(node, ast.Import | ast.ImportFrom)
-        }
-        return list(found.values())
+        inner = ((name.partition("::")[0], node) for name, function in self.functions() for node in ast.walk(function))
+        found = ((name, node) for name, node in inner if isinstance(node, ast.Import | ast.ImportFrom))
+        return list(dict.fromkeys(f"{name}:{node.lineno} {ast.unparse(node)}" for name, node in found))
 
     def checks_of_plans(self) -> list[str]:
         """Where code looks for the kind of a plan, in place of asking the plan."""
@@ -125,27 +120,33 @@ class Product:
         return [name for name, text in self.texts.items() if re.search(pattern, text, re.MULTILINE)]
 
     def private_words(self) -> list[str]:
-        return [
-            f"{name}:{number} {word[0]}"
-            for name, text in self.texts.items()
-            for number, line in enumerate(text.splitlines(), 1)
-            for word in PRIVATE_WORDS.finditer(line)
-        ]
+        lines = ((name, number, line) for name, text in self.texts.items() for number, line in enumerate(text.splitlines(), 1))
+        return [f"{name}:{number} {word[0]}" for name, number, line in lines for word in PRIVATE_WORDS.finditer(line)]
 
 
-def _dotted(name: str) -> str:
+def dotted(name: str) -> str:
     return "windowmill." + name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _that_run(node: ast.AST) -> Iterator[ast.AST]:
+    """The nodes below ``node`` that run, and not only for types."""
+    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        yield from _that_run(child)
 
 
 def _repeated(places: Mapping[str, list[str]]) -> list[str]:
     return [f"{name}: {', '.join(where)}" for name, where in sorted(places.items()) if len(where) > 1]
 
 
-def _reached(start: str, imports: Mapping[str, set[str]]) -> set[str]:
+def reached_from(start: list[str], imports: Mapping[str, set[str]]) -> set[str]:
+    """Modules that those imported at the ``start`` import, at any depth."""
     found: set[str] = set()
-    ahead = [start]
+    ahead = list(start)
     while ahead:
-        for other in imports[ahead.pop()] - found:
-            found.add(other)
-            ahead.append(other)
+        new = imports[ahead.pop()] - found
+        found |= new
+        ahead += new
     return found

@@ -6,18 +6,17 @@ import ast
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from functools import cache
+from collections import defaultdict
+from collections.abc import Mapping
 from graphlib import CycleError, TopologicalSorter
-from pathlib import Path
 
 import pytest
 
+from tests.architecture.measures import PACKAGES, PYSPARK, ROOT, Product, dotted, reached_from
 from windowmill.windowing.settings import SETTINGS
 
-ROOT = Path(__file__).parents[2]
-SRC = ROOT / "src"
-OURS = {"windowing", "checkpoints", "expectations", "jobs", "dags"}
+OURS = set(PACKAGES)
+PRODUCT = Product.here()
 ENGINES = {"pyspark", "delta", "deltalake", "great_expectations", "airflow", "duckdb", "pandas", "confluent_kafka"}
 WATCHED = OURS | ENGINES
 ALLOWED = {
@@ -45,65 +44,59 @@ HANDING_ON = {
 }
 
 
-def files_of(package: str) -> list[Path]:
-    """Python files of ``windowmill.<package>``."""
-    return sorted((ROOT / package).rglob("*.py"))
+def modules_of(*packages: str) -> list[str]:
+    """Modules of packages, by their paths."""
+    return [name for name in PRODUCT.texts if name.startswith(tuple(f"{package}/" for package in packages))]
 
 
-def imported(path: Path) -> set[str]:
-    """Packages that the file imports anywhere, except for types alone; those of ours without ``windowmill`` before them."""
-    names = {name.removeprefix("windowmill.") for name in _imported_modules(path)}
-    return {name.partition(".")[0] for name in names}
+EVERY = modules_of(*PACKAGES)
+
+
+def imported(name: str) -> set[str]:
+    """Modules that one imports anywhere, except for types alone."""
+    return PRODUCT.imported(name, types=False)
+
+
+def packages_in(name: str) -> set[str]:
+    """Packages that a module imports; those of ours without ``windowmill`` before them."""
+    return {each.removeprefix("windowmill.").partition(".")[0] for each in imported(name)}
 
 
 @pytest.mark.parametrize("package", ALLOWED)
 def test_imports_point_one_way(package):
-    files = files_of(package)
-    assert files, f"no files under {package}/: has the folder moved?"
-    for path in files:
-        stray = imported(path) & (WATCHED | {"windowmill"}) - ALLOWED[package] - {package}
-        assert not stray, f"{path.relative_to(ROOT)} imports {sorted(stray)}"
+    for name in modules_of(package):
+        stray = packages_in(name) & (WATCHED | {"windowmill"}) - ALLOWED[package] - {package}
+        assert not stray, f"{name} imports {sorted(stray)}"
 
 
 def test_every_place_is_opened_by_one_module():
     """Elsewhere a table in object storage would be opened without its credentials (decision 28)."""
     opening = re.compile(r"(?<![\w.`])DeltaTable\(|is_deltatable|DeltaStorageHandler|FileSystem\.from_uri|DeltaTable\.create\(")
-    files = [path for package in ("checkpoints", "jobs", "dags") for path in files_of(package)]
-    found = {str(path.relative_to(ROOT)) for path in files if opening.search(path.read_text())}
-    assert found == {"checkpoints/stores.py"}
+    assert [name for name in modules_of("checkpoints", "jobs", "dags") if opening.search(PRODUCT.texts[name])] == ["checkpoints/stores.py"]
 
 
 def test_spark_is_known_in_few_modules():
     """Neither parts nor the local scheduler name a class of Spark, also not for types alone."""
-    known = re.compile(r"^\s*(?:from|import) pyspark", re.MULTILINE)
     handed = re.compile(r"^\s*from windowmill\.jobs\.spark\.access import (?:\([^)]*|[^\n]*)\b(?:DataFrame|SparkSession)\b", re.MULTILINE)
-    for package in ("windowing", "checkpoints", "dags"):
-        assert [path for path in files_of(package) if known.search(path.read_text())] == []
-    jobs = {path.relative_to(ROOT / "jobs"): path.read_text() for path in files_of("jobs")}
-    assert all((ROOT / "jobs" / folder).is_dir() for folder in SPARK_FOLDERS)
-    own = {str(path): text for path, text in jobs.items() if not SPARK_FOLDERS & set(map(str, path.parents))}
-    assert {path for path, text in own.items() if known.search(text)} == SPARK_MODULES
-    assert {path for path, text in own.items() if handed.search(text)} - SPARK_MODULES == HANDING_ON
+    assert [name for name in modules_of("windowing", "checkpoints", "dags") if PYSPARK.search(PRODUCT.texts[name])] == []
+    assert all(modules_of(f"jobs/{folder}") for folder in SPARK_FOLDERS)
+    own = {name.removeprefix("jobs/"): PRODUCT.texts[name] for name in modules_of("jobs") if not SPARK_FOLDERS & set(name.split("/"))}
+    assert {name for name, text in own.items() if PYSPARK.search(text)} == SPARK_MODULES
+    assert {name for name, text in own.items() if handed.search(text)} - SPARK_MODULES == HANDING_ON
+
+
+HEAVY = {"numba", "pandas", "pyspark", "great_expectations", "airflow"}
 
 
 @pytest.mark.parametrize(
     ("module", "heavy"),
     [
-        ("windowmill.windowing.specfile", {"numpy", "numba", "pyarrow", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
-        (
-            "windowmill.plugins",
-            {*(f"windowmill.{name}" for name in OURS - {"windowing"}), "numpy", "numba", "pyarrow", "pyspark", "deltalake"},
-        ),
-        (
-            "windowmill.jobs.cli",
-            {"typer", "rich", "pydantic", "yaml", "numpy", "numba", "pyarrow", "pandas", "pyspark", "deltalake"},
-        ),
-        ("windowmill.jobs.commands.app", {"numba", "pandas", "pyspark", "great_expectations", "airflow", "deltalake"}),
+        ("windowmill.windowing.specfile", {"numpy", "pyarrow", "deltalake"} | HEAVY),
+        ("windowmill.plugins", {*(f"windowmill.{name}" for name in OURS - {"windowing"}), "numpy", "pyarrow", "deltalake"} | HEAVY),
+        ("windowmill.jobs.cli", {"typer", "rich", "pydantic", "yaml", "numpy", "pyarrow", "deltalake"} | HEAVY),
+        ("windowmill.jobs.commands.app", {"deltalake"} | HEAVY),
         # Every run of pytest loads the plugin, also those that have nothing to do with pipelines.
-        (
-            "windowmill.testing",
-            {*(f"windowmill.{name}" for name in OURS), "numpy", "numba", "pyarrow", "pandas", "pydantic", "hypothesis", "yaml"},
-        ),
+        ("windowmill.testing", {*(f"windowmill.{name}" for name in OURS), "numpy", "pyarrow", "pydantic", "hypothesis", "yaml"} | HEAVY),
         # What only tasks use.
         (
             "windowmill.jobs.batch.steps",
@@ -112,8 +105,8 @@ def test_spark_is_known_in_few_modules():
                 *(f"windowmill.jobs.layouts.{name}" for name in ("slices", "positions", "sessions", "live_rows")),
             },
         ),
-        ("windowmill.jobs.batch.loop", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
-        ("windowmill.jobs.commands.summaries", {"numba", "pandas", "pyspark", "great_expectations", "airflow"}),
+        ("windowmill.jobs.batch.loop", HEAVY),
+        ("windowmill.jobs.commands.summaries", HEAVY),
     ],
 )
 def test_light_modules_load_nothing_heavy(module, heavy):
@@ -133,12 +126,11 @@ def test_a_window_is_asked_and_its_type_is_not_looked_at():
     package = "windowmill.windowing.windows"
     shared = {f"{package}.{name}" for name in ("base", "registry", "rules", "plugged")}
     tables = {"windowmill.windowing.slicing.slicers", "windowmill.windowing.reference"}
-    types = {_name(path) for path in files_of("windowing/windows")} - shared - {package}
+    types = set(map(dotted, modules_of("windowing/windows"))) - shared - {package}
     assert f"{package}.types" in types
-    for path in (path for folder in OURS for path in files_of(folder)):
-        if not _name(path).startswith(package) and _name(path) not in tables:
-            stray = _imported_modules(path) & types
-            assert not stray, f"{path.relative_to(ROOT)} imports {sorted(stray)}"
+    for name in EVERY:
+        if not dotted(name).startswith(package) and dotted(name) not in tables:
+            assert not imported(name) & types, name
 
 
 @pytest.mark.thorough
@@ -153,112 +145,57 @@ def test_what_users_import():
         windowmill.agregate  # noqa: B018
 
 
-def test_state_is_never_pickled():
-    files = [path for package in OURS for path in files_of(package)]
-    assert files
-    for path in files:
-        assert not imported(path) & {"pickle", "cloudpickle", "marshal", "shelve", "dill"}, path
-
-
 @pytest.mark.covers("X1")
 @pytest.mark.parametrize("package", sorted(OURS))
 def test_stored_bytes_are_never_executed(package):
     """Nothing of ours unpickles, evaluates or executes: state, specs and records are data."""
-    for path in files_of(package):
-        for node in ast.walk(_tree(path)):
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module] if isinstance(node, ast.ImportFrom) and node.module else []
-            assert not {name.split(".")[0] for name in names} & {"pickle", "cloudpickle", "marshal", "shelve"}, path
-            called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
-            assert called not in ("eval", "exec"), path
+    for name in modules_of(package):
+        assert not packages_in(name) & {"pickle", "cloudpickle", "marshal", "shelve", "dill"}, name
+        assert not {call.func.id for call in calls(name) if isinstance(call.func, ast.Name)} & {"eval", "exec"}, name
+
+
+def calls(name: str) -> list[ast.Call]:
+    return [node for node in ast.walk(PRODUCT.trees[name]) if isinstance(node, ast.Call)]
 
 
 def test_spark_gets_arrow_tables_without_empty_chunks():
     """Spark drops rows after an empty chunk; see ``without_empty_chunks``."""
-    calls = [
-        node
-        for package in OURS
-        for path in files_of(package)
-        for node in ast.walk(_tree(path))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "createDataFrame"
-    ]
-    assert calls
-    for call in calls:
+    given = [call for name in EVERY for call in calls(name) if isinstance(call.func, ast.Attribute) and call.func.attr == "createDataFrame"]
+    assert given
+    for call in given:
         assert ast.unparse(call.args[0]).startswith("without_empty_chunks("), ast.unparse(call)
-
-
-def test_no_modules_import_each_other_in_a_circle():
-    """Imports within functions count; those for types alone do not."""
-    modules = {_name(path): path for package in OURS for path in files_of(package)}
-    sorter = TopologicalSorter({name: _imported_modules(path) & set(modules) - {name} for name, path in modules.items()})
-    try:
-        sorter.prepare()
-    except CycleError as err:
-        pytest.fail(f"modules import each other: {' imports '.join(reversed(err.args[1]))}")
 
 
 def test_runs_import_no_engine_that_they_do_not_compute_with():
     """Not the reference, at any depth, also not within functions."""
-    modules = {_name(path): path for package in OURS for path in files_of(package)}
-    reached, ahead = set(), ["windowmill.jobs.batch.loop", "windowmill.jobs.dataframe"]
-    while ahead:
-        name = ahead.pop()
-        if name not in reached:
-            reached.add(name)
-            ahead += _imported_modules(modules[name]) & set(modules)
-    assert "windowmill.windowing.kernels.two_stacks" in reached
-    assert [name for name in sorted(reached) if name.startswith("windowmill.windowing.reference")] == []
+    reached = reached_from(["jobs/batch/loop.py", "jobs/dataframe.py"], PRODUCT.imports(types=False))
+    assert "windowing/kernels/two_stacks.py" in reached
+    assert [name for name in sorted(reached) if name.startswith("windowing/reference")] == []
 
 
-def test_no_folders_of_jobs_import_each_other_in_a_circle():
-    folders = {path.name: path for path in (ROOT / "jobs").iterdir() if (path / "__init__.py").is_file()}
+def test_no_modules_and_no_folders_of_jobs_import_each_other_in_a_circle():
+    """Imports within functions count; those for types alone do not."""
+    imports = PRODUCT.imports(types=False)
+    _check_circles(imports)
+    folders = defaultdict(set)
+    for name, others in imports.items():
+        if name.startswith("jobs/") and name.count("/") > 1:
+            folders[name.split("/")[1]] |= {other.split("/")[1] for other in others if other.startswith("jobs/") and other.count("/") > 1}
     assert {"batch", "layouts", "spark"} <= set(folders)
-    sorter: TopologicalSorter[str] = TopologicalSorter()
-    for name, folder in folders.items():
-        used = {module for path in folder.rglob("*.py") for module in _imported_modules(path)}
-        sorter.add(name, *({module.removeprefix("windowmill.jobs.").partition(".")[0] for module in used} & set(folders) - {name}))
+    _check_circles({name: others - {name} for name, others in folders.items()})
+
+
+def _check_circles(imports: Mapping[str, set[str]]) -> None:
     try:
-        sorter.prepare()
+        TopologicalSorter(imports).prepare()
     except CycleError as err:
-        pytest.fail(f"folders of jobs/ import each other: {' imports '.join(reversed(err.args[1]))}")
-
-
-def _name(path: Path) -> str:
-    return ".".join(["windowmill", *path.relative_to(ROOT).with_suffix("").parts]).removesuffix(".__init__")
-
-
-@cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
-
-
-@cache
-def _imported_modules(path: Path) -> frozenset[str]:
-    """Modules that the file imports, by full name; ``from package import module`` is the module's import, and not its package's."""
-    found: set[str] = set()
-    for node in _nodes(_tree(path)):
-        if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                inner = SRC.joinpath(*node.module.split("."), alias.name)
-                found.add(f"{node.module}.{alias.name}" if inner.with_suffix(".py").exists() or inner.is_dir() else node.module)
-    return frozenset(found)
-
-
-def _nodes(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes below ``node`` that run, and not only for types."""
-    if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
-        return
-    yield node
-    for child in ast.iter_child_nodes(node):
-        yield from _nodes(child)
+        pytest.fail(" imports ".join(reversed(err.args[1])))
 
 
 def test_variables_of_the_environment_are_settings():
     """So that the reference lists them, and ``windowmill doctor`` knows their names."""
     internal = {"WINDOWMILL_FAILPOINT", "WINDOWMILL_FAILPOINT_RESUME", "WINDOWMILL_DAEMON"}
-    texts = "\n".join(path.read_text() for package in OURS for path in files_of(package))
+    texts = "\n".join(PRODUCT.texts[name] for name in EVERY)
     assert set(re.findall(r"WINDOWMILL_[A-Z_]+", texts)) - internal == {setting.name for setting in SETTINGS}
-    read = [str(path) for package in OURS for path in files_of(package) if re.search(r"environ[^\n]*\"WINDOWMILL_", path.read_text())]
-    assert [path for path in read if not path.endswith("checkpoints/failpoints.py")] == []
+    read = {name for name in EVERY if re.search(r"environ[^\n]*\"WINDOWMILL_", PRODUCT.texts[name])}
+    assert read <= {"checkpoints/failpoints.py"}

@@ -1,8 +1,9 @@
-"""What `make test` leaves out of a test, another target of the Makefile gives to it."""
+"""What `make test` leaves out of a test, another target of the Makefile gives to it; every fault is injected by a test."""
 
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -30,3 +31,11 @@ def test_every_case_of_a_test_is_tried_by_a_target(variable):
     asking = {path for path in tests if re.search(SAYING[variable], path.read_text(), re.MULTILINE)}
     assert asking, f"no test says {SAYING[variable]}"
     assert sorted(path.relative_to(ROOT).as_posix() for path in asking - tried) == []
+
+
+def test_every_fault_that_the_page_names_is_injected_by_a_test_and_no_other():
+    script = runpy.run_path(str(ROOT / "scripts/fault_ids.py"))
+    faults, covered = script["faults"](), script["covered"]()
+    assert len(faults) > 40, "the table of docs/reliability.md was not found"
+    assert [fault for fault in faults if fault not in covered] == []
+    assert sorted(set(covered) - set(faults)) == []

@@ -20,53 +20,36 @@ def bids():
     return pa.concat_tables(Bids().between(0, EVENTS))
 
 
-def _numbers(table, name):
-    return table.column(name).to_numpy()
-
-
-def _cycles():
-    """For each bid, how many times 50 events came before it."""
-    return np.repeat(np.arange(EVENTS // 50), 46)
+#: For each bid, how many times 50 events came before it.
+CYCLES = np.repeat(np.arange(EVENTS // 50), 46)
 
 
 def test_forty_six_of_fifty_events_are_bids_evenly_in_time(bids):
-    assert bids.schema == SCHEMA
-    assert len(bids) == EVENTS * 46 // 50
+    assert (bids.schema, len(bids)) == (SCHEMA, EVENTS * 46 // 50)
     times = bids.column("dateTime").cast(pa.int64()).to_numpy()
     assert times[0] == START_US  # the fifth event; ten events share a millisecond
-    assert times[-1] == START_US + (EVENTS - 1) // 10 * 1_000
-    assert set(np.diff(times).tolist()) == {0, 1_000}
+    assert (times[-1], set(np.diff(times).tolist())) == (START_US + (EVENTS - 1) // 10 * 1_000, {0, 1_000})
     slow = pa.concat_tables(Bids(rate=7).between(0, 100)).column("dateTime").cast(pa.int64()).to_numpy()
     assert slow[0] == START_US + 4_000_000 // 7_000 * 1_000
 
 
-def test_half_of_the_bids_go_to_the_hot_auction_and_the_others_to_recent_ones(bids):
-    newest = _cycles() * 3 + 2
-    auction = _numbers(bids, "auction") - FIRST_ID
+def test_auctions_bidders_and_prices_are_drawn_as_nexmark_draws_them(bids):
+    newest = CYCLES * 3 + 2
+    auction = bids.column("auction").to_numpy() - FIRST_ID
     hot = auction == newest // 100 * 100
     assert abs(hot.mean() - 0.5) < 0.01
     behind = (newest - auction)[~hot]
-    assert behind.min() == -10
-    assert behind.max() == 100
-    later = behind[_cycles()[~hot] > 100]
+    assert (behind.min(), behind.max()) == (-10, 100)
+    later = behind[CYCLES[~hot] > 100]
     assert np.bincount(later + 10, minlength=111).min() > 0.8 * len(later) / 111 * 0.9
-
-
-def test_three_quarters_of_the_bids_come_from_the_hot_bidder(bids):
-    cycles, bidder = _cycles(), _numbers(bids, "bidder") - FIRST_ID
-    hot = bidder == cycles // 100 * 100 + 1
+    bidder = bids.column("bidder").to_numpy() - FIRST_ID
+    hot = bidder == CYCLES // 100 * 100 + 1
     assert abs(hot.mean() - 0.75) < 0.01
-    ahead = (bidder - cycles)[~hot]
-    assert ahead.max() == 10
-    assert ahead.min() > -1_000
-    assert bidder.min() >= 0
-
-
-def test_prices_are_uniform_on_a_logarithmic_scale(bids):
-    exponents = np.log10(_numbers(bids, "price") / 100) / 6
-    shares, _ = np.histogram(exponents, bins=10, range=(0, 1))
+    ahead = (bidder - CYCLES)[~hot]
+    assert (ahead.max(), ahead.min() > -1_000, bidder.min() >= 0) == (10, True, True)
+    shares, _ = np.histogram(np.log10(bids.column("price").to_numpy() / 100) / 6, bins=10, range=(0, 1))
     assert shares.sum() == len(bids)
-    assert abs(shares / len(bids) - 0.1).max() < 0.005
+    assert abs(shares / len(bids) - 0.1).max() < 0.005, "uniform on a logarithmic scale"
 
 
 def test_half_of_the_bids_come_by_a_hot_channel_and_each_channel_has_its_url(bids):
@@ -77,9 +60,6 @@ def test_half_of_the_bids_come_by_a_hot_channel_and_each_channel_has_its_url(bid
     assert len(pairs) == len(counts)
     named = pc.match_substring(pairs.column("url"), "&channel_id=").to_pylist()
     assert abs(sum(named) / len(named) - 0.9) < 0.02
-
-
-def test_a_bid_has_about_a_hundred_bytes(bids):
     lengths = pc.utf8_length(bids.column("extra")).to_numpy()
     assert (lengths.min(), lengths.max()) == (EXTRA_LETTERS[0], EXTRA_LETTERS[1] - 1)
     assert set("".join(bids.column("extra")[:200].to_pylist())) <= set("abcdefghijklmnopqrstuvwxyz")

@@ -37,8 +37,7 @@ def test_runs_over_positions_restore_few_rows(tmp_path, monkeypatch):
     measured = positions.main([*sizes, "--folder", str(tmp_path), "--results", str(tmp_path / "results.jsonl")])
     counted = [figure for figure in measured.figures if figure.unit == "rows"]
     assert [figure.name for figure in counted if not figure.reached] == []
-    assert len(counted) == 10
-    assert sum("combines" in note for note in measured.notes) == 4
+    assert (len(counted), sum("combines" in note for note in measured.notes)) == (10, 4)
 
 
 def test_generated_events_are_the_same_each_time_and_skewed_as_asked():
@@ -48,15 +47,16 @@ def test_generated_events_are_the_same_each_time_and_skewed_as_asked():
     assert once["ts"].to_pylist() == sorted(once["ts"].to_pylist())
 
 
-def test_ratios_pair_the_rounds_that_both_ran():
+def test_figures_are_judged_by_the_median_of_the_rounds_that_both_ran():
     ours, theirs = Result("a", [1.0, 2.0, 4.0], [0, 1, 2]), Result("b", [10.0, 8.0], [0, 2])
     assert ratios(ours, theirs) == [10.0, 2.0]
-
-
-def test_figures_are_judged_by_their_median():
     assert Figure("a", [19, 21, 22], least=20).reached is True
     assert Figure("a", [1.4, 1.1, 1.6], most=1.3).reached is False
     assert Figure("a", [], least=20).reached is None
+    stopped = Result("slow", over=240.0)
+    figure = Figure.faster(Result("ours", [10.0, 12.0], [0, 1]), stopped, least=20)
+    assert (figure.value, figure.reached) == ("more than 22 (20 to 24) ×", True), "what was stopped is a lower bound"
+    assert Figure.faster(Result("ours", [20.0], [0]), stopped, least=20).reached is None
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,6 @@ def test_rows_that_differ_are_found(tmp_path, change, missing, wrong):
     assert (found.missing, found.wrong, found.same) == (missing, wrong, not missing and not wrong)
 
 
-def test_what_was_stopped_is_a_lower_bound():
-    figure = Figure.faster(Result("ours", [10.0, 12.0], [0, 1]), Result("slow", over=240.0), least=20)
-    assert (figure.value, figure.reached) == ("more than 22 (20 to 24) ×", True)
-    assert Figure.faster(Result("ours", [20.0], [0]), Result("slow", over=240.0), least=20).reached is None
-
-
 def test_an_engine_that_exceeds_the_limit_is_stopped_and_the_others_go_on(tmp_path, monkeypatch):
     monkeypatch.setitem(race.PYTHONS, "tests.benchmarks.sleepers", Path(sys.executable))
     entries = [race.Entry(way, "tests.benchmarks.sleepers", way, {}) for way in ("quick", "slow", "broken")]
@@ -85,31 +79,26 @@ def test_an_engine_that_exceeds_the_limit_is_stopped_and_the_others_go_on(tmp_pa
         contest.compete(2)
     quick, slow, broken = contest.results.values()
     assert (len(quick.seconds), quick.out) == (2, False)
-    assert (slow.over, slow.seconds) == (2, [])
-    assert broken.error == "ValueError: cannot do it"
+    assert (slow.over, slow.seconds, broken.error) == (2, [], "ValueError: cannot do it")
 
 
-def test_processor_time_counts_children_that_have_ended():
+def test_processor_time_and_memory_count_children():
     busy = "import time\nwhile time.process_time() < 0.3: pass"
-    command = [
-        sys.executable,
-        "-c",
-        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}]); print(flush=True); input()",
-    ]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as parent:
+    children = (
+        f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}]); print(flush=True); "
+        "input(); subprocess.run([sys.executable, '-c', 'input()'])"
+    )
+    start = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "start_new_session": True}
+    with subprocess.Popen([sys.executable, "-c", children], **start) as parent:
         parent.stdout.readline()
         taken = processes.cpu_seconds(parent.pid)
-        parent.communicate(b"\n")
-    assert taken >= 0.3
-
-
-def test_the_memory_of_a_process_and_its_children_is_seen():
-    command = [sys.executable, "-c", "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as parent:
+        parent.stdin.write(b"\n")
+        parent.stdin.flush()
         with processes.MemoryWatch(parent.pid) as watch:
             while len(processes.session_processes(parent.pid)) < 2 or not watch.peak_bytes:
                 time.sleep(0.01)
         parent.communicate(b"\n")
+    assert taken >= 0.3, "of children that have ended, too"
     assert watch.at_peak.keys() == {"Python"}
     assert watch.peak_bytes > 1 << 20
 
@@ -117,8 +106,9 @@ def test_the_memory_of_a_process_and_its_children_is_seen():
 def test_the_page_tells_the_latest_measurement_of_each_workload(tmp_path):
     for seconds in ([4.0], [2.0, 2.0, 3.0]):
         measured = Measurement("hopping", "windows", "few events")
-        measured.take([Result("windowmill", seconds, list(range(len(seconds)))), Result("slow", over=60.0)])
-        measured.figures = [Figure.faster(Result("windowmill", seconds, list(range(len(seconds)))), Result("slow", over=60.0), least=20)]
+        results = Result("windowmill", seconds, list(range(len(seconds)))), Result("slow", over=60.0)
+        measured.take(results)
+        measured.figures = [Figure.faster(*results, least=20)]
         measured.finish(measurement.terminal(), tmp_path / "results.jsonl")
     records = report.latest(tmp_path / "results.jsonl")
     page = report.page(records)

@@ -19,9 +19,9 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
+import pytest
 from deltalake import write_deltalake
 
 from windowmill.jobs.cli import main
@@ -58,14 +58,8 @@ def _history() -> Iterator[pa.Table]:
     """Orders of ten days, a day a commit, the days in no order."""
     for day in (3, 0, 7, 1, 9, 4, 2, 8, 6, 5):
         at = [datetime(2024, 4, 1, 9, tzinfo=UTC) + timedelta(days=day, hours=hour) for hour in range(8)]
-        yield pa.table(
-            {
-                "shop": ["north", "south"] * 4,
-                "order_id": [f"{day}-{hour}" for hour in range(8)],
-                "ordered_at": at,
-                "amount": [4.0 + hour for hour in range(8)],
-            }
-        )
+        ids, amounts = [f"{day}-{hour}" for hour in range(8)], [4.0 + hour for hour in range(8)]
+        yield pa.table({"shop": ["north", "south"] * 4, "order_id": ids, "ordered_at": at, "amount": amounts})
 
 
 #: What lands in ``orders``, by name: a commit each.
@@ -87,23 +81,12 @@ def _no_sql(statement: str) -> None:
 
 @dataclass(frozen=True)
 class Stage:
-    """Where a page is played.
-
-    Attributes
-    ----------
-    compute
-        Who computes batches.
-    land
-        Takes the rows that a comment asks for.
-    sql
-        Runs a statement of the page.
-    variables
-        Variables of the environment; pages show their names' values as the second of each pair.
-    """
+    """Where a page is played: who computes batches, and what takes the rows and the statements that comments ask for."""
 
     compute: str = "local"
     land: Callable[[pa.Table], None] = _land
     sql: Callable[[str], object] = _no_sql
+    #: Variables of the environment; pages show their names' values as the second of each pair.
     variables: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
 
@@ -117,9 +100,8 @@ def play(text: str, folder: Path, stage: Stage = LOCALLY) -> str:
     for name, content in files_of(text).items():
         (folder / name).write_text(content)
     shown = {str(folder): _FOLDER, **dict(stage.variables.values())}
-    with _in(
-        {"WAREHOUSE": str(folder), "WINDOWMILL_COMPUTE": stage.compute, **{name: own for name, (own, _) in stage.variables.items()}}, folder
-    ):
+    own = {name: value for name, (value, _) in stage.variables.items()}
+    with _in({"WAREHOUSE": str(folder), "WINDOWMILL_COMPUTE": stage.compute, **own}, folder):
         for line in text.splitlines():
             if waiting is None:
                 if landing := _LANDS.match(line):
@@ -167,25 +149,13 @@ def _output(command: str, shown: Mapping[str, str]) -> list[str]:
 @contextmanager
 def _in(own: Mapping[str, str], folder: Path) -> Iterator[None]:
     """Run in ``folder``, as a deployment with the variables ``own``."""
-    before: dict[str, Any] = {name: os.environ.get(name) for name in own}
-    was = Path.cwd()
-    os.chdir(folder)
-    consoles = (terminal.console, terminal.errors)
-    widths = [console.width for console in consoles]  # rich takes COLUMNS once, when a console is made
-    for console in consoles:
-        console.width = WIDTH
-    os.environ.update(own)
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for name, value in own.items():
+            patch.setenv(name, value)
+        for console in (terminal.console, terminal.errors):
+            patch.setattr(console, "width", WIDTH)  # rich takes COLUMNS once, when a console is made
         yield
-    finally:
-        os.chdir(was)
-        for console, width in zip(consoles, widths, strict=True):
-            console.width = width
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def files_of(text: str) -> dict[str, str]:

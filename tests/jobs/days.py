@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
+import yaml
 from deltalake import DeltaTable, write_deltalake
 
 from tests.latest import shown
 from tests.spark.harness import quiet
 from windowmill.jobs.batch import loop
+from windowmill.jobs.cli import main
 from windowmill.jobs.verify.check import verify
 from windowmill.windowing.axis import AXIS_BEGIN, to_us
 from windowmill.windowing.specfile import parse_pipeline
@@ -37,7 +39,7 @@ class Days:
     """A pipeline of ``windows``, and what happens to it and its source; rows are (id, key, time, v, s)."""
 
     def __init__(self, folder: Path, *windows: dict[str, Any], **fields: Any) -> None:
-        self.path, self.environment = str(folder / "source"), dict[str, str]()
+        self.path, self.file, self.environment = str(folder / "source"), folder / "days.yaml", dict[str, str]()
         self.spec: dict[str, Any] = {
             "pipeline": "days",
             "keys": ["k"],
@@ -62,28 +64,44 @@ class Days:
         whole = [(*row, None)[:5] for row in rows]
         return pa.Table.from_pylist([dict(zip(_SCHEMA.names, (*row[:2], at(row[2]), *row[3:]), strict=True)) for row in whole], _SCHEMA)
 
-    def append(self, *rows: tuple[Any, ...]) -> None:
+    def append(self, *rows: tuple[Any, ...]) -> Self:
         write_deltalake(self.path, self._table(rows), mode="append")
+        return self
 
-    def merge(self, *rows: tuple[Any, ...]) -> None:
+    def merge(self, *rows: tuple[Any, ...]) -> Self:
         merging = self.source.merge(self._table(rows), "s.id = t.id", source_alias="s", target_alias="t")
         merging.when_matched_update_all().when_not_matched_insert_all().execute()
+        return self
 
-    def update(self, where: str, **values: str) -> None:
+    def update(self, where: str, **values: str) -> Self:
         self.source.update(predicate=where, updates=values)
+        return self
 
-    def run(self) -> None:
-        loop.run(self.pipeline, quiet())
+    def delete(self, where: str | None = None) -> Self:
+        self.source.delete(where)
+        return self
 
-    def apply(self, *windows: dict[str, Any], history: int | None = AXIS_BEGIN) -> None:
+    def run(self, **options: Any) -> Self:
+        loop.run(self.pipeline, quiet(), **options)
+        return self
+
+    def apply(self, *windows: dict[str, Any], history: int | None = AXIS_BEGIN) -> Self:
         self.spec["windows"] = list(windows)
         loop.apply(self.pipeline, quiet(), history=history)
+        return self
 
-    def backfill(self, begin: int = BEGIN, end: int = END, **options: Any) -> None:
+    def backfill(self, begin: int = BEGIN, end: int = END, **options: Any) -> Self:
         loop.backfill(self.pipeline, quiet(), begin=begin, end=end, **options)
+        return self
 
-    def restate(self, **options: Any) -> None:
+    def restate(self, **options: Any) -> Self:
         loop.restate(self.pipeline, quiet(), **options)
+        return self
+
+    def command(self, name: str, *options: str) -> int:
+        """The exit code of a command over the spec in a file."""
+        self.file.write_text(yaml.safe_dump(self.spec))
+        return main([name, str(self.file), *options])
 
     def verified(self) -> tuple[int, list[str]]:
         """How many published rows `verify` has compared, and what it tells of those that differ, or that it cannot judge."""

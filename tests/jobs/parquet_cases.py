@@ -36,6 +36,10 @@ def _all(kind: pa.DataType, *values: Any) -> pa.Array:
     return pa.array(values, kind)
 
 
+def _utc(*instants: datetime | None) -> list[datetime | None]:
+    return [at and at.replace(tzinfo=UTC) for at in instants]
+
+
 BIG = 2**40
 CASES: dict[str, Case] = {
     "int32_int64": Case([_all(pa.int32(), 1, None), _all(pa.int64(), BIG, 2)], pa.int64(), [1, None, BIG, 2]),
@@ -72,34 +76,15 @@ CASES: dict[str, Case] = {
     "binary_text": Case([_all(pa.binary(), b"a", None), _all(pa.string(), "é", "c")], pa.string(), ["a", None, "é", "c"]),
     "binaries": Case([_all(pa.binary_view(), b"a", None), _all(pa.binary(2), b"bc", b"de")], pa.binary(), [b"a", None, b"bc", b"de"]),
     "ns_us": Case([_all(pa.timestamp("ns"), NOON, None), _all(NAIVE_US, DAY, NOON)], NAIVE_US, [NOON, None, DAY, NOON]),
-    "us_ns": Case(
-        [_all(UTC_US, DAY, NOON), _all(pa.timestamp("ns", "Europe/Berlin"), NOON, None)],
-        UTC_US,
-        [at and at.replace(tzinfo=UTC) for at in (DAY, NOON, NOON, None)],
-    ),
+    "us_ns": Case([_all(UTC_US, DAY, NOON), _all(pa.timestamp("ns", "Europe/Berlin"), NOON, None)], UTC_US, _utc(DAY, NOON, NOON, None)),
     "ms_us": Case([_all(pa.timestamp("ms"), DAY, None), _all(NAIVE_US, NOON, DAY)], NAIVE_US, [DAY, None, NOON, DAY]),
-    "zoned_naive": Case(
-        [_all(UTC_US, DAY, None), _all(NAIVE_US, NOON, DAY)], UTC_US, [at and at.replace(tzinfo=UTC) for at in (DAY, None, NOON, DAY)]
-    ),
+    "zoned_naive": Case([_all(UTC_US, DAY, None), _all(NAIVE_US, NOON, DAY)], UTC_US, _utc(DAY, None, NOON, DAY)),
     "date_instant": Case([_all(pa.date32(), DAY.date(), None), _all(NAIVE_US, NOON, DAY)], NAIVE_US, [DAY, None, NOON, DAY]),
     "dates": Case([_all(pa.date32(), date(2023, 3, 1), None), _all(pa.date64(), DAY.date(), None)], pa.date32(), [DAY.date(), None] * 2),
-    "int96": Case(
-        [_all(NAIVE_US, NOON, None), _all(NAIVE_US, LAST, DAY)],
-        UTC_US,
-        [at and at.replace(tzinfo=UTC) for at in (NOON, None, LAST, DAY)],
-        int96=(True, True),
-    ),
-    "int96_us": Case(
-        [_all(NAIVE_US, NOON, None), _all(UTC_US, DAY, NOON)],
-        UTC_US,
-        [at and at.replace(tzinfo=UTC) for at in (NOON, None, DAY, NOON)],
-        int96=(True, False),
-    ),
+    "int96": Case([_all(NAIVE_US, NOON, None), _all(NAIVE_US, LAST, DAY)], UTC_US, _utc(NOON, None, LAST, DAY), int96=(True, True)),
+    "int96_us": Case([_all(NAIVE_US, NOON, None), _all(UTC_US, DAY, NOON)], UTC_US, _utc(NOON, None, DAY, NOON), int96=(True, False)),
     "ns_int96": Case(
-        [_all(pa.timestamp("ns"), NOON, None), _all(NAIVE_US, DAY, NOON)],
-        UTC_US,
-        [at and at.replace(tzinfo=UTC) for at in (NOON, None, DAY, NOON)],
-        int96=(False, True),
+        [_all(pa.timestamp("ns"), NOON, None), _all(NAIVE_US, DAY, NOON)], UTC_US, _utc(NOON, None, DAY, NOON), int96=(False, True)
     ),
     "fee": Case([_all(pa.int64(), 1, 2), _all(pa.int64(), 3, 4)], pa.int64(), [1, 2, 3, 4], spelt=(None, "Fee")),
     "Fees.All": Case([_all(pa.int32(), 1, 2), _all(pa.float64(), 3, 4.5)], pa.float64(), [1.0, 2.0, 3.0, 4.5], spelt=(None, "fees.all")),

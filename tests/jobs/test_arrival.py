@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.jobs.batches import Files
+from tests.specs import TICKS, a_spec
 from tests.strategies import ARRIVALS, ROW_BY_ROW, Arrival
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import judged, seen_after
@@ -16,31 +17,18 @@ from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, FILE, L
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.specfile import parse_pipeline
 
-SPEC: dict[str, Any] = {
-    "pipeline": "p",
-    "time": {"column": "t", "unit": "none"},
-    "windows": [
-        {"name": "slots", "type": "tumbling", "size": 10},
-        {"name": "rolling", "type": "hopping", "size": 12, "hop": 5, "origin": 1},
-    ],
-    "aggregates": {"n": {"count": "*"}},
-}
-PIPELINE = parse_pipeline(SPEC)
-GRIDS = Grids.of(PIPELINE).grids
+ROLLING = {"name": "rolling", "type": "hopping", "size": 12, "hop": 5, "origin": 1}
+SPEC = a_spec(time=TICKS, windows=[{"name": "slots", "type": "tumbling", "size": 10}, ROLLING])
+GRIDS = Grids.of(parse_pipeline(SPEC)).grids
 Row = tuple[int, bool]
 ROWS = st.lists(st.tuples(st.integers(-40, 60), st.integers(0, 9).map(bool)), min_size=1, max_size=25)
 
 
 def arrived(rows: list[Row], files: Files) -> pa.Table:
     """Rows of these files with their time, of which some have no usable one."""
-    return pa.table(
-        {
-            TIME: pa.array([time if usable else None for time, usable in rows], pa.int64()),
-            REASON: pa.array([None if usable else "null_time" for _, usable in rows], pa.string()),
-            FILE: pa.array(files.file, pa.int32()),
-            ROW: pa.array(files.row, pa.int64()),
-        }
-    )
+    times = pa.array([time if usable else None for time, usable in rows], pa.int64())
+    reasons = pa.array([None if usable else "null_time" for _, usable in rows], pa.string())
+    return pa.table({TIME: times, REASON: reasons, FILE: pa.array(files.file, pa.int32()), ROW: pa.array(files.row, pa.int64())})
 
 
 def judge(rows: list[Row], arrival: Arrival, emit: str = "final", time: dict[str, Any] | None = None, **progress: Any) -> pa.Table:

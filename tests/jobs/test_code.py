@@ -1,20 +1,30 @@
-"""Which code a batch ran, and what is said of a module that has been edited since."""
+"""Which code a batch ran, what is said of a module that has been edited since, and that a dropped batch binds nobody. No JVM."""
 
 from __future__ import annotations
 
 import shutil
 import zoneinfo
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
+from deltalake import write_deltalake
 
 from tests.checkpoints.records import plan
-from tests.specs import a_spec
+from tests.specs import TENS, TICKS, a_spec
+from windowmill.checkpoints.batches import Outcome
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.plans import Plan
+from windowmill.jobs.batch.planning import next_run
+from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.user_code import check_modules, check_zones, module_digests, tzdata_version, zone_digests
-from windowmill.windowing.errors import CodeChangedError
+from windowmill.windowing.errors import CodeChangedError, SpecChangedError
 from windowmill.windowing.specfile import parse_pipeline
 
 SPEC = a_spec(aggregates={"h": {"use": "halves_of_a_test:HALF", "args": ["i"]}})
+DAILY = SPEC | {"windows": [{"name": "d", "type": "tumbling", "size": "1 day", "timezone": "Europe/Vienna"}]}
 
 
 def test_an_edited_module_is_refused_and_the_old_one_goes_on(tmp_path, monkeypatch):
@@ -34,11 +44,9 @@ def test_an_edited_module_is_refused_and_the_old_one_goes_on(tmp_path, monkeypat
 
 def test_the_version_of_the_time_zone_data_is_told_where_windows_follow_a_zone():
     assert tzdata_version(parse_pipeline(SPEC)) is None
-    daily = {"name": "d", "type": "tumbling", "size": "1 day", "timezone": "Europe/Vienna"}
-    assert str(tzdata_version(parse_pipeline(SPEC | {"windows": [daily]}))).startswith("20")
+    assert str(tzdata_version(parse_pipeline(DAILY))).startswith("20")
 
 
-DAILY = SPEC | {"windows": [{"name": "d", "type": "tumbling", "size": "1 day", "timezone": "Europe/Vienna"}]}
 YEAR_2014, YEAR_2020 = 1_388_534_400_000_000, 1_577_836_800_000_000
 
 
@@ -77,3 +85,79 @@ def test_rules_that_changed_after_the_batch_make_no_difference(other_rules):
     other_rules("Africa/Khartoum")
     check_zones(pipeline, planned)
     assert zone_digests(pipeline, YEAR_2020) != through_2020
+
+
+AT = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+class Folder:
+    """A pipeline's spec over a source below a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.source("source")
+        self.spec = a_spec(path, time=TICKS, windows=[TENS])
+
+    def source(self, name: str) -> str:
+        write_deltalake(str(self.path / name), pa.table({"t": [1, 2], "v": [1.0, 2.0]}))
+        return str(self.path / name)
+
+    def plan(self, **changes: Any) -> Plan:
+        pipeline = parse_pipeline(self.spec | changes)
+        plan = next_run(runnable_of(pipeline), Ledger.open(pipeline))
+        assert plan is not None
+        return plan
+
+    def hold(self) -> None:
+        """Record the next batch, as held."""
+        ledger = Ledger.open(parse_pipeline(self.spec))
+        ledger.record(self.plan(), Outcome(seen=None, emitted=None, verdict="held"), {}, AT)
+
+    def abandon(self) -> None:
+        ledger = Ledger.open(parse_pipeline(self.spec))
+        ledger.rule(Outcome(seen=None, emitted=None, verdict="abandoned"), None, AT)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Folder:
+    return Folder(tmp_path)
+
+
+USER_CODE = "windowmill.jobs.user_code."
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (("module_digests", lambda _: {"mine": "edited"}), ("module_digests", lambda _: {"mine": "as it was"})),
+        (("_zones", lambda _: ["Europe/Vienna"]), ("_zone_digest", lambda *_: "as by other data")),
+    ],
+    ids=["modules", "time zones"],
+)
+def test_code_and_time_zones_of_a_dropped_batch_bind_nobody(folder, monkeypatch, before, after):
+    monkeypatch.setattr(USER_CODE + before[0], before[1])
+    folder.hold()
+    folder.abandon()
+    monkeypatch.setattr(USER_CODE + after[0], after[1])
+    assert folder.plan().batch == 1
+
+
+@pytest.mark.parametrize("changed", ["aggregates", "source"])
+def test_a_first_batch_with_a_wrong_definition_or_source_can_be_corrected(folder, changed):
+    correction = {"aggregates": {"n": {"sum": "v"}}} if changed == "aggregates" else {"source": {"path": folder.source("other")}}
+    folder.hold()
+    if changed == "aggregates":
+        with pytest.raises(SpecChangedError):
+            folder.plan(**correction)
+    folder.abandon()
+    assert folder.plan(**correction).batch == 1
+
+
+def test_many_dropped_batches(folder):
+    for batch in range(12):
+        assert folder.plan().batch == batch
+        folder.hold()
+        folder.abandon()
+    ledger = Ledger.open(parse_pipeline(folder.spec))
+    assert ledger.newest_kept is None
+    assert (ledger.written(), ledger.totals.batches) == ({}, 0)

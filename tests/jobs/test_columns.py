@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-    VariantType,
-)
+from pyspark.sql import types as T
 
 from tests.spark.harness import BASE, MINUTE, Bench
 from tests.specs import SECONDS, TENS, a_spec
@@ -32,7 +14,6 @@ from windowmill.jobs.sources.columns import Columns, check_unchanged
 from windowmill.jobs.sources.delta_log import physical_names
 from windowmill.jobs.sources.spark_files import _stored, literal_path
 from windowmill.windowing.errors import SourceSchemaError
-from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -46,11 +27,13 @@ def _pipeline(**changes: Any) -> Pipeline:
     return parse_pipeline(spec | changes)
 
 
+_TYPES: dict[str, T.DataType] = {"k": T.StringType(), "f": T.FloatType(), "d": T.DecimalType(20, 2)}
+_TYPES |= dict.fromkeys(("t", "v", "rest"), T.IntegerType())
+
+
 def _schema(**types: Any) -> str:
-    struct = StructType()
-    for name, kind in (
-        {"k": StringType(), "t": IntegerType(), "v": IntegerType(), "f": FloatType(), "rest": IntegerType()} | types
-    ).items():
+    struct = T.StructType()
+    for name, kind in (_TYPES | types).items():
         if kind is not None:
             struct.add(name, kind)
     return struct.json()
@@ -59,7 +42,7 @@ def _schema(**types: Any) -> str:
 @pytest.mark.covers("S3")
 @pytest.mark.parametrize(
     "types",
-    [{"v": LongType()}, {"f": DoubleType()}, {"t": LongType()}, {"rest": StringType()}, {"rest": None}, {"added": StringType()}],
+    [{"v": T.LongType()}, {"f": T.DoubleType()}, {"t": T.LongType()}, {"rest": T.StringType()}, {"rest": None}, {"added": T.StringType()}],
     ids=str,
 )
 @pytest.mark.parametrize(
@@ -73,13 +56,15 @@ def test_wider_added_and_unused_columns_change_nothing(types, changes):
 @pytest.mark.parametrize(
     ("types", "changes", "message"),
     [
-        ({"v": StringType()}, {}, "'v' was int and is now string"),
-        ({"k": IntegerType()}, {}, "'k' was string and is now int"),
+        ({"v": T.ByteType()}, {}, "'v' was int and is now tinyint"),
+        ({"d": T.DecimalType(12, 2)}, {"aggregates": {"total": {"sum": "d"}}}, r"'d' was decimal\(20,2\) and is now decimal\(12,2\)"),
+        ({"v": T.StringType()}, {}, "'v' was int and is now string"),
+        ({"k": T.IntegerType()}, {}, "'k' was string and is now int"),
         ({"v": None}, {}, "'v' is gone"),
-        ({"v": DoubleType()}, {}, "'v' was int and is now double, by which total of the results would turn from BIGINT into DOUBLE"),
-        ({"v": DoubleType()}, {"windows": [COUNTED]}, "'v' was int and is now double, by which total"),
-        ({"v": DoubleType()}, {"windows": [DELTA], "aggregates": {"n": {"count": "*"}}}, "'v' was int .* partials of its values"),
-        ({"v": DoubleType()}, {"aggregates": {"a": {"count_distinct": "v"}}}, "'v' was int .* partials of its values"),
+        ({"v": T.DoubleType()}, {}, "'v' was int and is now double, by which total of the results would turn from BIGINT into DOUBLE"),
+        ({"v": T.DoubleType()}, {"windows": [COUNTED]}, "'v' was int and is now double, by which total"),
+        ({"v": T.DoubleType()}, {"windows": [DELTA], "aggregates": {"n": {"count": "*"}}}, "'v' was int .* partials of its values"),
+        ({"v": T.DoubleType()}, {"aggregates": {"a": {"count_distinct": "v"}}}, "'v' was int .* partials of its values"),
     ],
     ids=str,
 )
@@ -90,19 +75,19 @@ def test_what_would_change_results_is_refused(types, changes, message):
 
 def _mapped(**columns: tuple[int, str, Any]) -> str:
     """A schema with column mapping: for each name the column's id, its name in the files, and its type."""
-    struct = StructType()
+    struct = T.StructType()
     for name, (number, stored, kind) in columns.items():
         struct.add(name, kind, True, {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": stored})
     return struct.json()
 
 
 _MAPPED: dict[str, tuple[int, str, Any]] = {
-    "k": (1, "k", StringType()),
-    "t": (2, "t", IntegerType()),
-    "v": (3, "col-3", IntegerType()),
-    "f": (4, "f", FloatType()),
-    "rest": (5, "col-5", IntegerType()),
-    "other": (6, "col-6", IntegerType()),
+    "k": (1, "k", T.StringType()),
+    "t": (2, "t", T.IntegerType()),
+    "v": (3, "col-3", T.IntegerType()),
+    "f": (4, "f", T.FloatType()),
+    "rest": (5, "col-5", T.IntegerType()),
+    "other": (6, "col-6", T.IntegerType()),
 }
 
 
@@ -111,17 +96,13 @@ _MAPPED: dict[str, tuple[int, str, Any]] = {
     ("now", "changes", "message"),
     [
         ({"v": _MAPPED["rest"], "rest": _MAPPED["v"]}, {}, r"'v' is another column .*'col-3', id 3 before, 'col-5', id 5 now"),
-        ({"v": (7, "col-7", IntegerType())}, {}, "'v' is another column"),
-        ({"v": (7, "col-7", LongType())}, {}, "'v' is another column"),
-        ({"v": (7, "col-3", IntegerType())}, {}, "'v' is another column"),
+        ({"v": (7, "col-7", T.IntegerType())}, {}, "'v' is another column"),
+        ({"v": (7, "col-7", T.LongType())}, {}, "'v' is another column"),
+        ({"v": (7, "col-3", T.IntegerType())}, {}, "'v' is another column"),
         ({"v": None, "w": _MAPPED["v"]}, {}, "'v' has been renamed to 'w' since the last batch; rename it back"),
-        ({"k": (7, "col-7", StringType())}, {}, "'k' is another column"),
-        ({"t": (7, "col-7", IntegerType())}, {}, "'t' is another column"),
-        (
-            {"rest": _MAPPED["other"], "other": _MAPPED["rest"]},
-            {"source": {"path": "s", "filter": "REST > 3"}},
-            "'rest' is another column",
-        ),
+        ({"k": (7, "col-7", T.StringType())}, {}, "'k' is another column"),
+        ({"t": (7, "col-7", T.IntegerType())}, {}, "'t' is another column"),
+        ({"rest": _MAPPED["other"], "other": _MAPPED["rest"]}, {"source": {"path": "s", "filter": "REST > 3"}}, "'rest' is another column"),
         ({"rest": None}, {"aggregates": {"n": {"count": "*", "where": "rest > 3"}}}, "'rest' is gone"),
     ],
     ids=str,
@@ -140,12 +121,14 @@ def test_unused_columns_may_be_renamed_and_column_mapping_enabled():
     check_unchanged(_schema(), _mapped(**enabled), _pipeline(), "s")
 
 
-@pytest.mark.parametrize("around", [lambda kind: kind, ArrayType, lambda kind: MapType(StringType(), kind)], ids=["struct", "array", "map"])
+@pytest.mark.parametrize(
+    "around", [lambda kind: kind, T.ArrayType, lambda kind: T.MapType(T.StringType(), kind)], ids=["struct", "array", "map"]
+)
 def test_fields_within_a_column_that_have_swapped_names_are_refused(around):
     def nested(first: str, second: str, **more: Any) -> str:
-        inner = StructType()
+        inner = T.StructType()
         for name, stored in (("a", first), ("b", second)):
-            inner.add(name, IntegerType(), True, {"delta.columnMapping.physicalName": stored} | more)
+            inner.add(name, T.IntegerType(), True, {"delta.columnMapping.physicalName": stored} | more)
         return _schema(v=around(inner))
 
     pipeline = _pipeline(aggregates={"last": {"last": "v"}})
@@ -157,25 +140,17 @@ def test_fields_within_a_column_that_have_swapped_names_are_refused(around):
 @pytest.mark.parametrize(
     ("kind", "told"),
     [
-        (StructType().add("a", IntegerType()), "struct<a:int>"),
-        (ArrayType(IntegerType()), "array<int>"),
-        (MapType(StringType(), IntegerType()), "map<string,int>"),
-        (VariantType(), "variant"),
+        (T.StructType().add("a", T.IntegerType()), "struct<a:int>"),
+        (T.ArrayType(T.IntegerType()), "array<int>"),
+        (T.MapType(T.StringType(), T.IntegerType()), "map<string,int>"),
+        (T.VariantType(), "variant"),
     ],
     ids=["struct", "array", "map", "variant"],
 )
 def test_a_key_of_a_nested_type_is_refused(kind, told):
     with pytest.raises(SourceSchemaError) as refused:
-        Columns(StructType.fromJson(json.loads(_schema(k=kind)))).check(_pipeline(), "the source")
+        Columns.of(_schema(k=kind)).check(_pipeline(), "the source")
     assert str(refused.value).startswith(f"pipeline p: keys.0: 'k' is {told}, which cannot be a key; ")
-
-
-def test_narrower_columns_are_refused():
-    with pytest.raises(SourceSchemaError, match="'v' was bigint and is now int"):
-        check_unchanged(_schema(v=LongType()), _schema(), _pipeline(), "s")
-    wide, narrow = _schema(v=DecimalType(20, 2)), _schema(v=DecimalType(12, 2))
-    with pytest.raises(SourceSchemaError, match="decimal"):
-        check_unchanged(wide, narrow, _pipeline(), "s")
 
 
 @pytest.mark.covers("S3")
@@ -185,8 +160,8 @@ def test_files_are_read_by_the_names_that_they_use():
     def named(name: str) -> dict[str, str]:
         return {"delta.columnMapping.physicalName": name}
 
-    inner = StructType().add("a", IntegerType(), True, named("col-a"))
-    struct = StructType().add("v", IntegerType(), True, named("col-v")).add("list", ArrayType(inner)).add("k", StringType())
+    inner = T.StructType().add("a", T.IntegerType(), True, named("col-a"))
+    struct = T.StructType().add("v", T.IntegerType(), True, named("col-v")).add("list", T.ArrayType(inner)).add("k", T.StringType())
     stored = _stored(struct)
     assert stored.names == ["col-v", "list", "k"]
     assert stored["list"].dataType.elementType.names == ["col-a"]  # type: ignore[attr-defined]
@@ -205,21 +180,21 @@ def test_a_tie_break_without_an_order_is_refused():
     pipeline = _pipeline(time={"column": "t", "unit": "s", "tie_break": ["k", "rest"]})
     Columns.of(_schema()).check(pipeline, "the source")
     with pytest.raises(SourceSchemaError, match=r"time.tie_break.1: 'rest' is array<int>; expected values that have an order"):
-        Columns.of(_schema(rest=ArrayType(IntegerType()))).check(pipeline, "the source")
+        Columns.of(_schema(rest=T.ArrayType(T.IntegerType()))).check(pipeline, "the source")
 
 
 #: By kind of column, whether a delta of a number, and one of a duration, takes it.
-_DELTAS: dict[DataType, tuple[bool, bool]] = {
-    **dict.fromkeys((IntegerType(), DoubleType(), DecimalType(10, 2), BooleanType()), (True, False)),
-    **dict.fromkeys((TimestampType(), TimestampNTZType(), DateType()), (False, True)),
-    **dict.fromkeys((StringType(), BinaryType(), ArrayType(IntegerType()), StructType(), VariantType()), (False, False)),
+_DELTAS: dict[T.DataType, tuple[bool, bool]] = {
+    **dict.fromkeys((T.IntegerType(), T.DoubleType(), T.DecimalType(10, 2), T.BooleanType()), (True, False)),
+    **dict.fromkeys((T.TimestampType(), T.TimestampNTZType(), T.DateType()), (False, True)),
+    **dict.fromkeys((T.StringType(), T.BinaryType(), T.ArrayType(T.IntegerType()), T.StructType(), T.VariantType()), (False, False)),
 }
 
 
 @pytest.mark.parametrize("policy", ["evict", "trigger"])
 def test_a_delta_over_a_column_that_has_no_differences_is_refused(policy):
     for kind, taken in _DELTAS.items():
-        columns = Columns.of(_schema(t=TimestampType(), v=kind))
+        columns = Columns.of(_schema(t=T.TimestampType(), v=kind))
         for by, is_taken in zip((3, "1 day"), taken, strict=True):
             window = {"name": "w", "type": "sliding", "evict": {"count": 3}, policy: {"delta": {"column": "v", "by": by}}}
             pipeline = _pipeline(time={"column": "t"}, windows=[window], aggregates={"n": {"count": "*"}})
@@ -230,8 +205,8 @@ def test_a_delta_over_a_column_that_has_no_differences_is_refused(policy):
                 columns.check(pipeline, "s")
 
 
-def test_a_delta_over_dates_is_one_over_their_instants(tmp_path, monkeypatch):
-    monkeypatch.setenv(COMPUTE.name, "local")
+@pytest.mark.local
+def test_a_delta_over_dates_is_one_over_their_instants(tmp_path):
     days = [19_000 + day for day in (0, 1, 3, 4, 9, 10)]
     found = {}
     for kind in (pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC")):

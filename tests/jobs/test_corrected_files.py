@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.latest import latest
 from tests.spark.harness import Bench, quiet
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import loop, restating
@@ -46,26 +47,16 @@ def deleted(*rows: int) -> dict[str, Any]:
 
 @dataclass
 class Form:
-    """How a table is written.
-
-    Attributes
-    ----------
-    key, used, unused
-        The key of the rows of the first two keys; what a used and an unused column hold of each row.
-    kinds
-        Types of columns in the log, with metadata, where they are other ones.
-    schema
-        The columns of files.
-    features
-        Names of table features.
-    """
+    """How a table is written: the keys of its rows, what its unused column holds, and types of columns, where they are other ones."""
 
     keys: tuple[Any, Any] = ("sesame", "b")
     unused: Any = "a"
+    #: Types in the log, and metadata; the columns of files, of early ones too.
     kinds: dict[str, Any] = field(default_factory=dict)
     metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
     schema: pa.Schema = SCHEMA
     early: pa.Schema | None = None
+    #: Names of table features.
     features: tuple[str, ...] = ()
     parted: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
@@ -117,29 +108,22 @@ class Table:
     def __init__(self, place: Path, form: Form) -> None:
         self.place, self.form, self.version, self.written = place, form, -1, 0
         (place / "_delta_log").mkdir(parents=True)
-        fields = [
+        self.fields = [
             {"name": name, "type": form.kinds.get(name, kind), "nullable": True, "metadata": form.metadata.get(name, {})}
             for name, kind in LOG_KINDS.items()
         ]
-        self.fields = fields
-        readers = {"typeWidening", "columnMapping", "deletionVectors", "vacuumProtocolCheck"} & set(form.features)
         protocol: dict[str, Any] = {"minReaderVersion": 1, "minWriterVersion": 2}
         if form.features:
-            protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": sorted(readers)}
+            protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": sorted(form.features)}
             protocol["writerFeatures"] = sorted(form.features)
         self.commit({"protocol": protocol}, self.metadata())
 
     def metadata(self) -> dict[str, Any]:
-        configuration = {"delta.columnMapping.mode": "name"} if "columnMapping" in self.form.features else {}
-        return {
-            "metaData": {
-                "id": "6a3c1d0e-0000-0000-0000-000000000001",
-                "format": {"provider": "parquet", "options": {}},
-                "schemaString": json.dumps({"type": "struct", "fields": self.fields}),
-                "partitionColumns": [self.form.parted] if self.form.parted else [],
-                "configuration": configuration,
-            }
-        }
+        of_table = {"id": "6a3c1d0e-0000-0000-0000-000000000001", "format": {"provider": "parquet", "options": {}}}
+        of_table["schemaString"] = json.dumps({"type": "struct", "fields": self.fields})
+        of_table["partitionColumns"] = [self.form.parted] if self.form.parted else []
+        of_table["configuration"] = {"delta.columnMapping.mode": "name"} if "columnMapping" in self.form.features else {}
+        return {"metaData": of_table}
 
     def commit(self, *actions: dict[str, Any], operation: str = "WRITE") -> None:
         self.version += 1
@@ -156,11 +140,8 @@ class Table:
         for column, values in more.items():
             table = table.append_column(column, values)
         pq.write_table(table, self.place / name, **self.form.options)
-        stats = json.dumps({"numRecords": len(rows)})
-        size = (self.place / name).stat().st_size
-        return {"path": name, "size": size, "partitionValues": {parted: value} if parted else {}, "dataChange": True} | {
-            "modificationTime": self.version, "stats": stats,
-        }  # fmt: skip
+        entry = {"path": name, "size": (self.place / name).stat().st_size, "dataChange": True, "modificationTime": self.version}
+        return entry | {"partitionValues": {parted: value} if parted else {}, "stats": json.dumps({"numRecords": len(rows)})}
 
     def files(self, rows: Sequence[Row], schema: pa.Schema | None = None) -> list[dict[str, Any]]:
         """Write files of rows, one for each partition."""
@@ -175,30 +156,20 @@ class Table:
 
 
 def removed(file: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {"remove": {"path": file["path"], "dataChange": True, "deletionTimestamp": 1, "extendedFileMetadata": True} | {
-        "partitionValues": file["partitionValues"], "size": file["size"],
-    } | more}  # fmt: skip
+    known = {name: file[name] for name in ("path", "partitionValues", "size")}
+    return {"remove": known | {"dataChange": True, "deletionTimestamp": 1, "extendedFileMetadata": True} | more}
 
 
 def bench_of(folder: Path, form: Form) -> Bench:
-    spec = {
-        "keys": ["k"],
-        "time": {"column": "t", "tie_break": ["x"]},
-        "windows": [{"name": "w", "type": "tumbling", "size": "10 minutes"}],
-        "aggregates": {"n": {"count": "*"}, "s": {"sum": "v"}} | form.aggregates,
-        "source": {"path": str(folder / "source"), "changes": "restate"},
-        "quarantine": {"warn": "never", "hold": "never"},
-    }
-    return Bench(folder, spec)
+    spec = {"keys": ["k"], "time": {"column": "t", "tie_break": ["x"]}, "source": {"path": str(folder / "source"), "changes": "restate"}}
+    spec |= {"windows": [{"name": "w", "type": "tumbling", "size": "10 minutes"}]}
+    return Bench(folder, spec | {"aggregates": {"n": {"count": "*"}, "s": {"sum": "v"}} | form.aggregates})
 
 
 def shown(bench: Bench) -> list[tuple[Any, int, int | None]]:
     """Key, minute of the window and sum of each window as the sink shows it now."""
-    newest: dict[Any, Row] = {}
-    for row in sorted(bench.rows(), key=lambda row: row["revision"]):
-        newest[row["k"], row["window_start"]] = row
-    values = [(each["k"], (each["window_start"] - BASE) // MINUTE, each["s"]) for each in newest.values() if not each.get("retracted")]
-    return sorted(values, key=repr)
+    rows = latest(bench.pipeline, bench.rows())
+    return sorted(((row["k"], (row["window_start"] - BASE) // MINUTE, row["s"]) for row in rows), key=repr)
 
 
 pytestmark = pytest.mark.local
@@ -246,8 +217,7 @@ def test_rows_are_read_for_corrections_as_runs_read_them(tmp_path, name):
         return
     loop.restate(bench.pipeline, quiet(), late=True)
     assert shown(bench) == sorted([(first, 60, 1_104), (first, 70, 8), (other, 20, 2_000)], key=repr)
-    assert bench.quarantine() == []
-    assert loop.restate(bench.pipeline, quiet(), ends=(None, None)) == []
+    assert (bench.quarantine(), loop.restate(bench.pipeline, quiet(), ends=(None, None))) == ([], [])
 
 
 @pytest.mark.covers("S4")
@@ -261,8 +231,7 @@ def test_rows_that_deletion_vectors_take_out_are_corrections(tmp_path):
     table.commit(again, {"add": file | {"deletionVector": deleted(0, 1, 2)}}, operation="DELETE")
     [done] = bench.run()
     assert (done.plan.action, shown(bench)) == ("restate", [("sesame", 70, 8)])
-    assert loop.restate(bench.pipeline, quiet(), ends=(None, None)) == []
-    assert len(bench.quarantine()) == 2
+    assert (loop.restate(bench.pipeline, quiet(), ends=(None, None)), len(bench.quarantine())) == ([], 2)
 
 
 @pytest.mark.covers("S4")

@@ -82,10 +82,7 @@ def test_a_late_row_makes_a_key_known_earlier():
 @pytest.mark.parametrize("cut", [[], [1], [2], [3], [1, 2, 3]], ids=str)
 @pytest.mark.parametrize(
     ("rows", "versions"),
-    [
-        ([at(1), at(31), at(12), at(13)], [(10, 0, 0), (10, 1, 1), (10, 2, 2)]),
-        ([at(1), at(31, k="b"), at(12), at(33)], [(10, 0, 1)]),
-    ],
+    [([at(1), at(31), at(12), at(13)], [(10, 0, 0), (10, 1, 1), (10, 2, 2)]), ([at(1), at(31, k="b"), at(12), at(33)], [(10, 0, 1)])],
     ids=["known", "unknown"],
 )
 def test_a_window_that_was_shown_empty_is_revised(rows, versions, cut):

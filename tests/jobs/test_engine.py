@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.commands.summaries import summary_of
 from windowmill.jobs.sources.base import Reading, open_source
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.settings import COMPUTE, MASTER
+from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -27,42 +28,22 @@ def _plain_environment(monkeypatch):
     monkeypatch.setattr(engine, "_running_master", lambda: None)
 
 
-def test_spark_is_the_default_and_anything_else_is_refused_with_the_field():
+def test_spark_is_the_default_and_the_field_is_no_part_of_the_meaning():
     assert parse_pipeline(SPEC).compute == "spark"
     assert Pipeline.model_json_schema()["properties"]["compute"]["enum"] == ["spark", "auto", "local"]
     with pytest.raises(SpecError, match=r"compute: got 'cluster'; expected one of 'spark', 'auto' or 'local'"):
         parse_pipeline(SPEC | {"compute": "cluster"})
-
-
-def test_the_field_is_no_part_of_the_meaning():
     meanings = {parse_pipeline(SPEC | {"compute": compute}).meaning_hash() for compute in ("spark", "auto", "local")}
     assert meanings == {parse_pipeline(SPEC).meaning_hash()}
 
 
-@pytest.mark.parametrize("given", ["spark", "auto", "local"])
-def test_a_deployment_overrides_the_spec(monkeypatch, given):
-    for compute in ("spark", "auto", "local"):
+def test_a_deployment_overrides_the_spec_unless_it_says_what_nothing_computes_by(monkeypatch):
+    for given, compute in itertools.product(("spark", "auto", "local"), repeat=2):
         pipeline = parse_pipeline(SPEC | {"compute": compute})
         monkeypatch.setenv(COMPUTE.name, "")
         assert engine.compute_of(pipeline) == compute
         monkeypatch.setenv(COMPUTE.name, given)
         assert engine.compute_of(pipeline) == given
-
-
-@pytest.mark.parametrize(
-    ("variable", "value", "elsewhere"),
-    [("SPARK_REMOTE", "sc://h", True), (MASTER.name, "spark://h", True), (MASTER.name, "local[2]", False)],
-)
-def test_sparks_of_others_compute_elsewhere(monkeypatch, variable, value, elsewhere):
-    for name in ("SPARK_REMOTE", MASTER.name):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(engine, "_running_master", lambda: None)
-    monkeypatch.setenv(variable, value)
-    assert engine.is_elsewhere({"engine": "spark"}) is elsewhere
-    assert not engine.is_elsewhere({"engine": "local"})
-
-
-def test_a_wrong_value_of_the_variable_is_refused(monkeypatch):
     monkeypatch.setenv(COMPUTE.name, "Spark")
     with pytest.raises(SpecError, match=r"WINDOWMILL_COMPUTE: got 'Spark'; expected spark, auto or local") as refused:
         engine.compute_of(parse_pipeline(SPEC))
@@ -86,6 +67,8 @@ def test_auto_leaves_a_batch_to_a_spark_that_runs_elsewhere(monkeypatch, environ
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(engine, "_running_master", lambda: running)
+    assert engine.is_elsewhere({"engine": "spark"}) is elsewhere
+    assert not engine.is_elsewhere({"engine": "local"})
     tries = {compute: engine.tries_this_process(parse_pipeline(SPEC | {"compute": compute})) for compute in ("spark", "auto", "local")}
     assert tries == {"spark": False, "auto": not elsewhere, "local": True}
 
@@ -106,6 +89,5 @@ def test_conditions_that_arrow_evaluates_are_no_work_of_the_jvm(tmp_path, monkey
 
 def test_a_run_without_batches_says_nothing_of_engines():
     assert summary_of(parse_pipeline(SPEC), []).data["batches"] == []
-    assert engine.describe({"engine": "spark", "application": "a", "tasks": 12, "jobs": 3, "executors": 2}) == (
-        "Spark a, 12 tasks in 3 jobs on 2 executors"
-    )
+    counted = {"engine": "spark", "application": "a", "tasks": 12, "jobs": 3, "executors": 2}
+    assert engine.describe(counted) == "Spark a, 12 tasks in 3 jobs on 2 executors"

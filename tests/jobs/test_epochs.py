@@ -12,8 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import yaml
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable
 
+from tests.jobs.desk import Desk
+from tests.specs import a_spec
 from windowmill.jobs.cli import main
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.specfile import parse_pipeline
@@ -34,68 +36,60 @@ WINDOWS = [
 pytestmark = pytest.mark.local
 
 
-class Pipe:
+FIELDS: dict[str, Any] = {
+    "keys": ["k"],
+    "time": {"column": "t", "disorder": "1 hour", "lateness": "2 hours"},
+    "windows": WINDOWS,
+    "aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}},
+    "emit": "revise",
+    "quarantine": {"warn": "never", "hold": "never"},
+}
+
+
+class Pipe(Desk):
     """A pipeline over a table whose times count ``unit``; null for timestamps."""
 
-    def __init__(self, folder: Path, unit: str | None) -> None:
-        self.unit, self.source, self.sink, self.path = unit, str(folder / "in"), str(folder / "out"), folder / "spec.yaml"
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str], unit: str | None) -> None:
         folder.mkdir()
-        self.spec: dict[str, Any] = {
-            "pipeline": "p",
-            "source": {"path": self.source, "changes": "restate"},
-            "keys": ["k"],
-            "time": {"column": "t", "disorder": "1 hour", "lateness": "2 hours"} | ({"unit": unit} if unit else {}),
-            "windows": WINDOWS,
-            "aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}},
-            "emit": "revise",
-            "sink": {"path": self.sink},
-            "quarantine": {"warn": "never", "hold": "never"},
-        }
-        self.write()
+        source = {"path": str(folder / "source"), "changes": "restate"}
+        super().__init__(folder, capsys, **FIELDS | {"source": source, "time": FIELDS["time"] | ({"unit": unit} if unit else {})})
+        self.unit = unit
 
-    def write(self, **changes: Any) -> None:
-        self.spec |= changes
-        self.path.write_text(yaml.safe_dump(self.spec))
-
-    def land(self, minutes: Sequence[int]) -> None:
+    def land_at(self, minutes: Sequence[int]) -> None:
         at = pa.array([(BEGIN - datetime(1970, 1, 1, tzinfo=UTC) + timedelta(minutes=m)) // timedelta(microseconds=1) for m in minutes])
         times = at.cast(pa.timestamp("us", "UTC")) if self.unit is None else pc.divide(at, TICKS[self.unit])
-        rows = pa.table({"k": ["ab"[m % 20 // 10] for m in minutes], "t": times, "v": pa.array([m % 7 for m in minutes], pa.int64())})
-        write_deltalake(self.source, rows, mode="append")
+        self.land(k=["ab"[m % 20 // 10] for m in minutes], t=times, v=pa.array([m % 7 for m in minutes], pa.int64()))
 
     def done(self, *arguments: str) -> None:
-        assert main([arguments[0], str(self.path), *arguments[1:]]) == 0, arguments
+        assert self.call(*arguments)[0] == 0, arguments
 
     def rows(self) -> list[dict[str, Any]]:
         names = ["k", "window", "window_start", "window_end", "trigger", "revision", "n", "total", "retracted", "batch"]
-        found = DeltaTable(self.sink).to_pyarrow_table().select(names).to_pylist()
-        return sorted(found, key=repr)
+        return sorted(DeltaTable(str(self.folder / "sink")).to_pyarrow_table().select(names).to_pylist(), key=repr)
 
     def quarantined(self) -> list[tuple[Any, ...]]:
-        table = DeltaTable(f"{self.sink}.windowmill/quarantine").to_pyarrow_table().to_pylist()
+        table = DeltaTable(str(self.folder / "sink.windowmill/quarantine")).to_pyarrow_table().to_pylist()
         return sorted((row["reason"], row["event_time"], row["batch"]) for row in table)
 
 
 def test_every_command_gives_the_rows_of_timestamps(tmp_path, capsys):
-    pipes = {unit: Pipe(tmp_path / str(unit), unit) for unit in (None, *TICKS)}
     found = {}
-    for unit, pipe in pipes.items():
+    for unit in (None, *TICKS):
+        pipe = Pipe(tmp_path / str(unit), capsys, unit)
         for number, commit in enumerate(COMMITS):
-            pipe.land(commit)
+            pipe.land_at(commit)
             pipe.done("run")
             if number == 1:
                 pipe.done("validate", "--source")
         pipe.done("backfill", "--from", "2024-03-31", "--to", "2024-04-01")
-        DeltaTable(pipe.source).update(predicate="v = 4", updates={"v": "v + 10"})
+        DeltaTable(str(pipe.folder / "source")).update(predicate="v = 4", updates={"v": "v + 10"})
         pipe.done("run")
         pipe.done("restate", "--from", "2024-03-30", "--to", "2024-04-01T12:00:00Z")
         pipe.done("restate", "--late")
         pipe.write(windows=[*WINDOWS, {"name": "weekly", "type": "tumbling", "size": "7 days", "timezone": "Europe/Vienna"}])
         pipe.done("apply")
         pipe.done("run")
-        capsys.readouterr()
-        pipe.done("status", "--json")
-        status = json.loads(capsys.readouterr().out)
+        status = pipe.told("status")
         found[unit] = pipe.rows(), pipe.quarantined(), {name: value for name, value in status.items() if name in ("seen", "emitted")}
     assert len(found[None][0]) > 30
     assert {row["window"] for row in found[None][0]} >= {window["name"] for window in WINDOWS}
@@ -123,12 +117,7 @@ def test_try_takes_numbers_as_instants_where_lengths_have_units(tmp_path, capsys
 
 
 def _spec(*windows: dict[str, Any], **time: Any) -> dict[str, Any]:
-    return {
-        "pipeline": "p",
-        "time": {"column": "t"} | time,
-        "windows": list(windows),
-        "aggregates": {"n": {"count": "*"}, "newest": {"max": "t"}},
-    }
+    return a_spec(time={"column": "t"} | time, windows=list(windows), aggregates={"n": {"count": "*"}, "newest": {"max": "t"}})
 
 
 COUNT = {"name": "c", "type": "count", "count": 2}
@@ -172,11 +161,12 @@ def test_what_agrees_with_neither_is_refused(spec, told):
 
 
 def test_a_change_of_the_axis_is_another_pipeline(tmp_path, capsys):
-    pipe = Pipe(tmp_path / "p", "s")
-    pipe.land(COMMITS[0])
+    pipe = Pipe(tmp_path / "p", capsys, "s")
+    pipe.land_at(COMMITS[0])
     pipe.done("run")
-    pipe.write(windows=[{"name": "counts", "type": "count", "count": 2}], time={"column": "t", "unit": "s"})
-    assert main(["plan", str(pipe.path)]) == 2
-    assert "time" in capsys.readouterr().err
-    pipe.write(time={"column": "t", "unit": "s", "axis": "instants", "disorder": "1 hour", "lateness": "2 hours"})
-    assert main(["plan", str(pipe.path)]) == 4
+    counts = [{"name": "counts", "type": "count", "count": 2}]
+    pipe.write(windows=counts, time={"column": "t", "unit": "s"})
+    code, _, err = pipe.call("plan")
+    assert (code, "time" in err) == (2, True)
+    pipe.write(windows=counts, time=FIELDS["time"] | {"unit": "s", "axis": "instants"})
+    assert pipe.call("plan")[0] == 4

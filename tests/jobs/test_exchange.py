@@ -20,21 +20,9 @@ def made(n: int) -> pa.Table:
     """Rows of a few keys."""
     rng, empty = np.random.default_rng(6), dict.fromkeys(TYPES, None)
     names = [*(f"key {number}" for number in range(12)), None]
-    return rows_table(
-        [
-            {
-                **empty,
-                "t": int(t),
-                "k": names[rng.integers(13)],
-                "g": rng.choice([0.0, -0.0, math.nan]),
-                "x": 0,
-                "f": v,
-                "p": v,
-                "s": str(v),
-            }
-            for t, v in zip(rng.integers(0, 30, n), rng.lognormal(0, 3, n).tolist(), strict=True)
-        ]
-    )
+    times, values = rng.integers(0, 30, n), rng.lognormal(0, 3, n)
+    rows = [(int(t), names[rng.integers(13)], rng.choice([0.0, -0.0, math.nan]), v) for t, v in zip(times, values.tolist(), strict=True)]
+    return rows_table([{**empty, "t": t, "k": k, "g": g, "x": 0, "f": v, "p": v, "s": str(v)} for t, k, g, v in rows])
 
 
 def reduced(work: SliceMapReduce, lifted: list[Lifted], stored: pa.Table | None) -> tuple[list[str], list[str], int]:

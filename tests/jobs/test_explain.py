@@ -12,32 +12,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import yaml
-from deltalake import write_deltalake
 from rich.console import Console
 
+from tests.jobs.desk import Desk
+from tests.specs import a_spec
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.explain import explanation_of
 from windowmill.windowing.specfile import parse_pipeline
 
-SPEC: dict[str, Any] = {
-    "pipeline": "delays",
-    "source": {"path": "events"},
-    "sink": {"path": "results"},
-    "keys": ["origin"],
-    "time": {"column": "t", "disorder": "1 hour"},
-    "windows": [
-        {"name": "hourly", "type": "tumbling", "size": "1 hour"},
-        {"name": "day", "type": "hopping", "size": "24 hours", "hop": "30 minutes"},
-    ],
-    "aggregates": {"n": {"count": "*"}, "mean": {"mean": "delay"}, "worst": {"max": "delay"}},
-}
-
-
-def written(folder: Path, **fields: Any) -> str:
-    path = folder / "spec.yaml"
-    path.write_text(yaml.safe_dump(SPEC | fields, sort_keys=False))
-    return str(path)
+HOURLY = {"name": "hourly", "type": "tumbling", "size": "1 hour"}
+DAY = {"name": "day", "type": "hopping", "size": "24 hours", "hop": "30 minutes"}
+AGGREGATES = {"n": {"count": "*"}, "mean": {"mean": "delay"}, "worst": {"max": "delay"}}
+SPEC = a_spec("data", pipeline="delays", keys=["origin"], time={"column": "t", "disorder": "1 hour"}, windows=[HOURLY, DAY])
+SPEC["aggregates"] = AGGREGATES
 
 
 def shown(width: int = 100, verbose: bool = True, **fields: Any) -> str:
@@ -47,19 +34,15 @@ def shown(width: int = 100, verbose: bool = True, **fields: Any) -> str:
     return captured.get()
 
 
-def test_the_command_prints_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["explain", written(tmp_path), "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+def test_the_command_prints_text_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    desk = Desk(tmp_path, capsys, **SPEC)
+    assert "delays: 2 windows, 3 aggregates" in desk.call("explain")[1]
+    told = desk.told("explain")
     assert (told["command"], told["refused"]) == ("run", [])
     assert [window["shape"]["n"] for window in told["windows"]] == [2, 48]
     [choice, *_] = told["windows"][1]["choices"]
     assert (choice["engine"], choice["combines"]["value"]) == ("two_stacks", 2.94)
     assert all(choice["why"] and choice["combines"]["formula"] for window in told["windows"] for choice in window["choices"])
-
-
-def test_the_command_prints_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    assert main(["explain", written(tmp_path)]) == 0
-    assert "delays: 2 windows, 3 aggregates" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -78,68 +61,66 @@ def test_it_fits_a_terminal(fields):
     assert max(map(len, shown(80, verbose=False, **fields).splitlines())) <= 80
 
 
-def test_the_first_page_says_in_plain_words_what_a_run_reads_keeps_and_combines():
-    last = {"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}
-    visits = {"name": "visits", "type": "session", "gap": "1 hour"}
-    text = " ".join(shown(verbose=False, windows=[*SPEC["windows"], visits, last]).split())
-    assert text.startswith("delays: 4 windows, 3 aggregates for each origin")
-    assert "hourly tumbling: 1 hour a run reads 2 slices of each key for a window that ends; the state keeps 51 rows" in text
-    assert (
-        "visits session: gap 1 hour a run reads the open sessions of all keys; the state keeps a row for each open session of a key" in text
-    )
-    assert "a run reads at most 12 nodes and the tuples that may leave, of keys with new rows; the state keeps 100 rows" in text
-    assert "shared hourly, day: what they keep is stored once" in text
-    assert "of a key; a result takes 31.3 combine steps (flatfat)" in text
+VISITS = {"name": "visits", "type": "session", "gap": "1 hour"}
+LAST = {"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}
+SPANS = {"name": "spans", "type": "snapshot"}
 
 
-def test_the_first_page_says_why_rows_are_kept():
-    text = " ".join(shown(verbose=False, windows=[{"name": "spans", "type": "snapshot"}]).split())
-    assert "a run reads the kept rows of keys that have new rows or are due; the state keeps the rows that a window may still hold" in text
-    assert "keeps rows windows.0: snapshot windows are no fixed grid" in text
+#: Windows, and what the first page says of them in plain words.
+FIRST_PAGES = {
+    "engines": ([HOURLY, DAY, VISITS, LAST], """\
+delays: 4 windows, 3 aggregates for each origin
+hourly tumbling: 1 hour a run reads 2 slices of each key for a window that ends; the state keeps 51 rows
+visits session: gap 1 hour a run reads the open sessions of all keys; the state keeps a row for each open session of a key
+a run reads at most 12 nodes and the tuples that may leave, of keys with new rows; the state keeps 100 rows
+shared hourly, day: what they keep is stored once
+of a key; a result takes 31.3 combine steps (flatfat)"""),
+    "live rows": ([SPANS], """\
+a run reads the kept rows of keys that have new rows or are due; the state keeps the rows that a window may still hold
+keeps rows windows.0: snapshot windows are no fixed grid"""),
+}  # fmt: skip
+#: Windows, the layout of each, and the reasons, combines and costs of state that are shown.
+WHOLE = {
+    "slices": ([HOURLY, DAY], ["slices", "slices"], """\
+two_stacks what leaves is the oldest, and any associative aggregate will do; a key with late rows is recomputed
+hourly: 1 combine a window: n − 1
+day: 2.94 combines a window: 2m + 1 − (m² + 2m)/n; in a batch that completes w windows of a key, up to n/w more
+51 rows or"""),
+    "live rows": ([SPANS], ["live rows"], """\
+done by windowmill run, backfill: leaves are live rows, kept as an append-only log in a Delta table
+keeps rows windows.0: snapshot windows are no fixed grid
+reads all entries of the keys that new rows touch and of those that the watermark makes due
+adds an entry for each row that comes, goes"""),
+    "positions": ([LAST], ["positions"], """\
+done by windowmill run, backfill: leaves are tuples by position, with FlatFAT's nodes in a Delta table
+100 rows or
+the leaves that may leave a window in this batch, and at most 2·log2 n nodes for the rest of each window
+flatfat the state holds its nodes over positions of tuples"""),
+    "all ways": ([HOURLY, DAY, LAST, SPANS], ["slices", "slices", "positions", "live rows"], """\
+leaves are slices (hourly, day); tuples by position, with FlatFAT's nodes (last_50); live rows, kept as an
+append-only log (spans); all in one Delta table
+keeps rows windows.3: snapshot windows are no fixed grid"""),
+}  # fmt: skip
 
 
-def test_each_engine_is_shown_with_its_reason_and_its_combines():
-    text = " ".join(shown().split())
-    assert "two_stacks what leaves is the oldest, and any associative aggregate will do; a key with late rows is recomputed" in text
-    assert "hourly: 1 combine a window: n − 1" in text
-    assert "day: 2.94 combines a window: 2m + 1 − (m² + 2m)/n; in a batch that completes w windows of a key, up to n/w more" in text
-    assert "51 rows or" in text  # 25 hours of half-hours, and the one being filled
+@pytest.mark.parametrize("case", FIRST_PAGES)
+def test_the_first_page_says_in_plain_words_what_a_run_reads_keeps_and_combines(case):
+    windows, told = FIRST_PAGES[case]
+    text = " ".join(shown(verbose=False, windows=windows).split())
+    assert [words for words in told.splitlines() if words not in text] == []
 
 
-def test_live_rows_are_told_with_what_forbids_slices_and_what_their_state_costs():
-    windows = [{"name": "spans", "type": "snapshot"}]
+@pytest.mark.parametrize("case", WHOLE)
+def test_each_window_and_engine_is_shown_with_its_reason_its_combines_and_what_its_state_costs(case):
+    windows, layouts, told = WHOLE[case]
     found = explanation_of(parse_pipeline(SPEC | {"windows": windows}))
-    assert (found.data["command"], found.data["layouts"]) == ("run", ("live rows",))
-    why = "windows.0: snapshot windows are no fixed grid"
-    assert found.data["why"] == (why,)
+    assert (found.data["command"], [window["layout"] for window in found.data["windows"]]) == ("run", layouts)
+    assert list(found.data["why"]) == [
+        f"windows.{n}: snapshot windows are no fixed grid" for n, each in enumerate(windows) if each is SPANS
+    ]
     text = " ".join(shown(windows=windows).split())
-    assert "done by windowmill run, backfill: leaves are live rows, kept as an append-only log in a Delta table" in text
-    assert f"keeps rows {why}" in text
-    assert "reads all entries of the keys that new rows touch and of those that the watermark makes due" in text
-    assert "adds an entry for each row that comes, goes" in text
-
-
-def test_each_window_is_told_with_its_way():
-    last = {"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}
-    windows = [*SPEC["windows"], last, {"name": "spans", "type": "snapshot"}]
-    found = explanation_of(parse_pipeline(SPEC | {"windows": windows}))
-    assert [window["layout"] for window in found.data["windows"]] == ["slices", "slices", "positions", "live rows"]
-    text = " ".join(shown(windows=windows).split())
-    assert "leaves are slices (hourly, day); tuples by position, with FlatFAT's nodes (last_50); live rows, kept as an" in text
-    assert "append-only log (spans); all in one Delta table" in text
-    assert "keeps rows windows.3: snapshot windows are no fixed grid" in text
-
-
-def test_positions_are_told_with_what_a_batch_reads_of_them():
-    windows = [{"name": "last_50", "type": "sliding", "evict": {"count": 50}, "trigger": {"count": 10}}]
-    found = explanation_of(parse_pipeline(SPEC | {"windows": windows}))
-    assert (found.data["command"], found.data["layouts"], found.data["why"]) == ("run", ("positions",), ())
-    text = " ".join(shown(windows=windows).split())
-    assert "done by windowmill run, backfill: leaves are tuples by position, with FlatFAT's nodes in a Delta table" in text
-    assert "keeps rows" not in text
-    assert "100 rows or" in text
-    assert "the leaves that may leave a window in this batch, and at most 2·log2 n nodes for the rest of each window" in text
-    assert "flatfat the state holds its nodes over positions of tuples" in text
+    assert [words for words in told.splitlines() if words not in text] == []
+    assert ("keeps rows" in text) == (SPANS in windows)
 
 
 def test_a_spec_without_source_and_sink_is_explained():
@@ -160,8 +141,7 @@ print(sorted({{"pyspark", "great_expectations", "airflow", "pandas", "duckdb"}} 
     environment = {"WAREHOUSE": str(tmp_path / "none"), "PATH": "/nonexistent", "HOME": str(tmp_path)}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=spec.parents[2], timeout=120)
-    assert done.stderr.strip() == "[]"
-    assert json.loads(done.stdout)["pipeline"] == "flight_delays"
+    assert (done.stderr.strip(), json.loads(done.stdout)["pipeline"]) == ("[]", "flight_delays")
 
 
 def test_it_says_how_exact_a_quantile_is():
@@ -207,18 +187,10 @@ aggregates: {n: {count: "*", where: "name <> '${API_TOKEN}' and site = '${COUNT}
     [("America/New_York", None, True), ("Atlantic/Azores", None, True), ("Europe/Vienna", None, False), ("America/New_York", "s", False)],
 )
 def test_dates_in_a_zone_west_of_utc_are_the_day_before(tmp_path, capsys, zone, unit, told):
-    path = tmp_path / "spec.yaml"
     window = {"name": "daily", "type": "tumbling", "size": "1 day", "timezone": zone}
-    time = {"column": "t"} | ({"unit": unit} if unit else {})
-    spec = {"pipeline": "p", "time": time, "windows": [window], "aggregates": {"n": {"count": "*"}}}
-    path.write_text(yaml.safe_dump(spec))
-    assert main(["explain", str(path), "--json"]) == 0
-    note = json.loads(capsys.readouterr().out)["dates"]
-    assert (note is not None) is told
-    assert main(["explain", str(path)]) == 0
-    assert ("if t is a DATE, it counts at 00:00 UTC: in" in capsys.readouterr().out) is told
-    at = pa.array([date(2024, 1, 1)]) if unit is None else pa.array([1_704_067_200])
-    write_deltalake(str(tmp_path / "in"), pa.table({"t": at}))
-    path.write_text(yaml.safe_dump(spec | {"source": {"path": str(tmp_path / "in")}, "sink": {"path": str(tmp_path / "out")}}))
-    assert main(["validate", str(path), "--source"]) == 0
-    assert ("t is a DATE, which counts at 00:00 UTC" in capsys.readouterr().out) is told
+    desk = Desk(tmp_path, capsys, time={"column": "t"} | ({"unit": unit} if unit else {}), windows=[window])
+    assert (desk.told("explain")["dates"] is not None) is told
+    assert ("if t is a DATE, it counts at 00:00 UTC: in" in desk.call("explain")[1]) is told
+    desk.land(t=pa.array([date(2024, 1, 1)]) if unit is None else pa.array([1_704_067_200]))
+    code, out, _ = desk.call("validate", "--source")
+    assert (code, "t is a DATE, which counts at 00:00 UTC" in out) == (0, told)

@@ -1,4 +1,4 @@
-"""Errors of the libraries below us."""
+"""Errors of the libraries below us, and of arguments of other types than ``aggregate`` takes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import json
 import re
 import traceback
 
+import pandas as pd
+import pyarrow as pa
 import pytest
 
+from tests.specs import TENS, TICKS, a_spec
+from windowmill import aggregate
 from windowmill.jobs.spark.failures import explain, raised_in_worker
-from windowmill.windowing.errors import StateCorruptError
+from windowmill.windowing.errors import ArgumentError, StateCorruptError
 
 
 def _trace(err: Exception) -> str:
@@ -59,3 +63,19 @@ def test_an_error_without_words_is_told_by_its_type():
 
 def test_an_error_of_a_users_module_is_not_ours():
     assert raised_in_worker(RuntimeError(_trace(ValueError("mine")))) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "named", "remedy"),
+    [
+        (pd.DataFrame({"t": [1]}), "pandas.DataFrame", "pass spark_session().createDataFrame(df)"),
+        (pa.table({"t": [1]}), "pyarrow.Table", "pass spark_session().createDataFrame(df)"),
+        ([{"t": 1}], "builtins.list", "read a table first, as in spark_session().read.load(path)"),
+        (None, "builtins.NoneType", "read a table first"),
+    ],
+)
+def test_what_is_no_spark_dataframe_is_refused_with_what_to_pass(given, named, remedy):
+    with pytest.raises(ArgumentError) as told:
+        aggregate(given, a_spec(time=TICKS, windows=[TENS]))
+    assert str(told.value).startswith(f"aggregate: got {named} as df; expected a Spark DataFrame, classic or of Spark Connect: {remedy}")
+    assert isinstance(told.value, TypeError)

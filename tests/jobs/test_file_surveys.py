@@ -32,14 +32,11 @@ class _Batch:
     def __init__(
         self, files: list[list[list[int]]], commits: list[int], *, disorder: int = 5_000, lateness: int = 0, stats: bool = True, **own: Any
     ) -> None:
-        spec = a_spec(windows=[{"name": "w", "type": "tumbling", "size": "1 minute"}])
-        pipeline = parse_pipeline(spec)
+        pipeline = parse_pipeline(a_spec(windows=[{"name": "w", "type": "tumbling", "size": "1 minute"}]))
         added = [AddedFile(f"{n}", commits[n], 1, None, stats=_stats([*chain(*parts)]) if stats else None) for n, parts in enumerate(files)]
-        given = {"seen": None, "snapshot_files": 0, "closed_by_file": None, "latest": None} | own
-        numbered = {"commits": tuple(commits), "first_row": 0}
-        self.input: Any = SimpleNamespace(
-            pipeline=pipeline, files=added, types=_TYPES, rule=LatenessRule(disorder, lateness), **numbered, **given
-        )
+        given = {"seen": None, "snapshot_files": 0, "closed_by_file": None, "latest": None, "first_row": 0, "types": _TYPES} | own
+        rule = LatenessRule(disorder, lateness)
+        self.input: Any = SimpleNamespace(pipeline=pipeline, files=added, rule=rule, commits=tuple(commits), **given)
         self.parts, self.times = [], []
         for index, parts in enumerate(files):
             first, file = 0, PlainFile(f"{index}", {"t": "t"}, {})
@@ -63,11 +60,9 @@ class _Batch:
 
     def seen_before(self, number: int) -> int:
         """Greatest event time of the commits before that of a part, by all rows."""
-        batch, own = self.input, self.parts[number]
-        earlier = [
-            max(times) for part, times in zip(self.parts, self.times, strict=True) if batch.commits[part.index] < batch.commits[own.index]
-        ]
-        return max([*earlier, BEFORE if batch.seen is None else batch.seen])
+        commits = [self.input.commits[part.index] for part in self.parts]
+        earlier = [max(times) for commit, times in zip(commits, self.times, strict=True) if commit < commits[number]]
+        return max([*earlier, BEFORE if self.input.seen is None else self.input.seen])
 
 
 def _stats(times: list[int]) -> str:
@@ -107,8 +102,7 @@ def test_only_files_that_may_hold_the_greatest_time_are_read():
     files = [[[_START + n * 1_000_000, _START + n * 1_000_000 + 999]] for n in range(50)]
     batch = _Batch(files, list(range(50)))
     found = batch.survey()
-    assert batch.read == [49]
-    assert found.watermarks == (None,) * 50
+    assert (batch.read, found.watermarks) == ([49], (None,) * 50)
     assert (found.seen, found.low, found.has_late) == (files[-1][0][1], None, False)
 
 
@@ -119,24 +113,18 @@ def test_files_before_a_late_row_are_read_as_far_as_they_tell_the_watermark():
     found = batch.survey()
     assert batch.read == [11, 19]
     assert [number for number, at in enumerate(found.watermarks) if at is not None] == [12]
-    assert found.watermarks[12] == _START + 11_000_000 - 5_000
-    assert found.low == _START
+    assert (found.watermarks[12], found.low) == (_START + 11_000_000 - 5_000, _START)
 
 
-@pytest.mark.parametrize("stats", [None, "{}", '{"minValues": {"t": "x"}, "maxValues": {"t": "x"}}'], ids=["none", "empty", "unreadable"])
-def test_files_without_statistics_are_read(stats):
-    batch = _Batch([[[_START]], [[_START + 7]]], [0, 1])
-    batch.input.files[0] = AddedFile("0", 0, 1, None, stats=stats)
-    assert batch.survey().seen == _START + 7
-    assert batch.read == [0, 1]
+_UNREADABLE = '{"minValues": {"t": "x"}, "maxValues": {"t": "x"}}'
 
 
-def test_bounds_that_are_too_wide_are_not_used():
+@pytest.mark.parametrize("stats", [None, "{}", _UNREADABLE, "wide"], ids=["none", "empty", "unreadable", "wide"])
+def test_files_without_tight_bounds_are_read(stats):
     batch = _Batch([[[_START]], [[_START + 10_000_000]]], [0, 1])
-    wide = json.dumps(json.loads(_stats([_START])) | {"tightBounds": False})
-    batch.input.files[0] = AddedFile("0", 0, 1, None, stats=wide)
-    batch.survey()
-    assert batch.read == [0, 1]
+    stats = json.dumps(json.loads(_stats([_START])) | {"tightBounds": False}) if stats == "wide" else stats
+    batch.input.files[0] = AddedFile("0", 0, 1, None, stats=stats)
+    assert (batch.survey().seen, batch.read) == (_START + 10_000_000, [0, 1])
 
 
 def test_times_that_may_not_be_accepted_are_read():
@@ -147,18 +135,12 @@ def test_times_that_may_not_be_accepted_are_read():
     assert batch.read == [0, 1], "the first one may now hold the greatest time that is accepted"
 
 
-def test_every_watermark_is_known_if_asked_for():
-    files = [[[_START + n * 1_000_000]] for n in range(5)]
-    batch = _Batch(files, list(range(5)))
-    found = batch.survey(every=True)
-    assert found.watermarks[1:] == tuple(_START + n * 1_000_000 - 5_000 for n in range(4))
+def test_every_watermark_is_known_if_asked_for_and_vouched_times_tell_what_is_late():
+    batch = _Batch([[[_START + n * 1_000_000]] for n in range(5)], list(range(5)))
+    assert batch.survey(every=True).watermarks[1:] == tuple(_START + n * 1_000_000 - 5_000 for n in range(4))
     assert batch.read == [0, 1, 2, 3, 4]
-
-
-def test_vouched_times_tell_what_is_late():
-    batch = _Batch([[[_START]], [[_START + 10]]], [0, 1], closed_by_file=(_START + 5, _START + 5), lateness=2)
-    found = batch.survey()
-    assert found.watermarks == (_START + 7, None)
+    vouched = _Batch([[[_START]], [[_START + 10]]], [0, 1], closed_by_file=(_START + 5, _START + 5), lateness=2)
+    assert vouched.survey().watermarks == (_START + 7, None)
     assert _Batch([[[_START]]], [0], closed_by_file=(_START - 5_000,)).survey().watermarks == (None,)
 
 
@@ -170,5 +152,4 @@ def test_integers_are_exact():
         batch.input.files[number] = AddedFile(f"{number}", number, 1, None, stats=stats)
         batch.parts[number] = FilePart(number, PlainFile("f", {"i": "i"}, {}), (), 0, 2, 1)
     found = batch.survey()
-    assert (found.seen, batch.read) == (9, [])
-    assert found.watermarks == (None, None)
+    assert (found.seen, batch.read, found.watermarks) == (9, [], (None, None))

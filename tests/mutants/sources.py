@@ -115,7 +115,7 @@ MUTANTS = {
     f"{FILE_SURVEYS}only_files_that_may_hold_the_greatest_time_are_read": [
         ("instants-of-statistics-not-cut", "jobs.sources.delta_log:", instead("CUT_US = 999", "CUT_US = 0")),
     ],
-    f"{FILE_SURVEYS}bounds_that_are_too_wide_are_not_used": [
+    f"{FILE_SURVEYS}files_without_tight_bounds_are_read": [
         ("wide-bounds-of-statistics-used", "jobs.sources.delta_log:span", never('_.get("tightBounds") is False')),
     ],
     f"{FILE_SURVEYS}files_before_a_late_row_are_read_as_far_as_they_tell_the_watermark": [

@@ -142,9 +142,10 @@ class Bench:
         changes = json.dumps(self.changes).replace(str(self.folder), str(folder))
         return replace(self, folder=folder, changes=json.loads(changes), commits=list(self.commits))
 
-    def land(self, rows: Sequence[Row]) -> None:
+    def land(self, rows: Sequence[Row]) -> Self:
         """Append ``rows`` as one version of the source."""
         self.append(pa.Table.from_pylist(list(rows), schema=LASTING if "e" in rows[0] else SCHEMA))
+        return self
 
     def append(self, table: pa.Table, **options: Any) -> None:
         """Append the rows of ``table`` as one version of the source."""
