@@ -26,6 +26,7 @@ from tests.docs.console import ROOT
 from tests.docs.test_pages import PAGES
 from windowmill.jobs.commands import COMMANDS
 from windowmill.jobs.commands.app import app
+from windowmill.jobs.spec_checks import problems_of
 from windowmill.windowing.specfile import parse_pipeline
 
 GROUP: Any = typer.main.get_command(app)
@@ -89,7 +90,8 @@ def test_yaml_is_part_of_a_valid_spec(block):
         "aggregates": {"n": {"count": "*"}},
         "sink": {"path": "/data/out"},
     }
-    assert parse_pipeline(spec | part, environment={"WAREHOUSE": "/data", "TOPICS_PASSWORD": "x"})
+    pipeline = parse_pipeline(spec | part, environment={"WAREHOUSE": "/data", "TOPICS_PASSWORD": "x"})
+    assert "pipeline" not in part or not list(problems_of(pipeline))
 
 
 def commands_in(text: str) -> Iterator[list[str]]:

@@ -14,7 +14,6 @@ CALENDAR_BATCHES = "tests/jobs/test_calendar_batches.py::test_"
 SAVEPOINTS = "tests/jobs/test_savepoints.py::test_"
 RESTATEMENTS = "tests/jobs/test_restatements.py::test_"
 GATE = "tests/expectations/test_gate.py::test_"
-TURNS = "tests/jobs/test_turns.py::test_"
 INTERVAL_BATCHES = "tests/jobs/test_interval_batches.py::test_"
 MIXED_BATCHES = "tests/jobs/test_mixed_batches.py::test_"
 DEDUCTING = "tests/windowing/test_deducting.py::test_"
@@ -140,11 +139,11 @@ MUTANTS = {
     f"{GATE}a_batch_that_loses_many_rows_is_not_passed": [
         ("quarantined-rows-without-limit", "expectations.suites:_limits", never("hold is not None")),
     ],
-    f"{TURNS}whatever_writes_waits_for_the_run_that_is_under_way": [
+    f"{STEPS}whatever_writes_waits_for_the_run_that_is_under_way": [
         ("run-without-the-lease", "jobs.batch.loop:leased", instead("lease(...)", "tables_kept()")),
         ("maintenance-without-the-lease", "jobs.commands.maintenance_command:maintain", instead("lease(...)", 'progress.step("all", "")')),
     ],
-    f"{TURNS}a_lease_cannot_be_taken_by_removing_its_file": [
+    f"{STEPS}a_lease_cannot_be_taken_by_removing_its_file": [
         (
             "lease-on-a-file",
             "checkpoints.protocol:lease",
