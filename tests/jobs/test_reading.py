@@ -106,12 +106,17 @@ def _rows(path: Path, found: Reading) -> list[int]:
     return [t for file in found.files for t in pq.read_table(path / file.path).column("t").to_pylist()]
 
 
-def test_a_first_batch_takes_rows_in_the_order_of_the_log(table):
+@pytest.mark.covers("S9")
+def test_a_first_batch_takes_rows_in_the_order_of_the_log(table, tmp_path):
     versions, found = _first(_runnable(table))
     assert versions == VersionRange(-1, 2, None)
     assert found.snapshot_files == 0
     assert _rows(table, found) == [1, 2, 5, 6, 3, 4]
     assert _first(_runnable(table), files=2)[0] == VersionRange(-1, 1, None)
+    size = sum(file.stat().st_size for file in table.glob("*.parquet")) // 3
+    assert _first(_runnable(table), size_bytes=size * 2 + 10)[0].through == 1
+    moved = Path(shutil.move(table, tmp_path / "moved"))
+    assert _rows(moved, _first(_runnable(moved))[1]) == [1, 2, 5, 6, 3, 4], "a copy reads its own files"
 
 
 @pytest.mark.covers("S5")
@@ -163,14 +168,17 @@ def test_a_first_batch_by_event_time_when_asked(table):
 
 @pytest.mark.covers("S4")
 def test_changed_rows_are_refused_or_ignored_and_counted(table):
-    _deleted(table)
-    _land(table, [7, 8])
-    with pytest.raises(NonAppendCommitError, match=r"version 3 \(DELETE\).*`windowmill restate`.*source.changes to restate.*ignore"):
+    """What is appended after a version that changed rows is read, whatever comes between."""
+    for appended, deleted in ((7, "t = 1"), (8, "t in (2, 5)")):
+        _land(table, [appended])
+        DeltaTable(str(table)).delete(deleted)
+    _land(table, [9])
+    with pytest.raises(NonAppendCommitError, match=r"version 4 \(DELETE\).*`windowmill restate`.*source.changes to restate.*ignore"):
         _next(_runnable(table), *_plans(-1, 2))
     runnable = _runnable(table, changes="ignore")
     versions, found = _next(runnable, *_plans(-1, 2))
-    assert versions == VersionRange(2, 4, None)
-    assert (_rows(table, found), found.rows_ignored) == ([7, 8], 1)
+    assert versions == VersionRange(2, 7, None)
+    assert (_rows(table, found), found.rows_ignored) == ([7, 8, 9], 3)
     assert runnable.pipeline.meaning_hash() == _runnable(table).pipeline.meaning_hash()
 
 
@@ -474,12 +482,6 @@ def test_options_that_are_refused(table, options, message):
         _runnable(table, options=options)
 
 
-@pytest.mark.covers("S9")
-def test_a_long_backlog_is_bounded_by_bytes_too(table):
-    size = sum(file.stat().st_size for file in table.glob("*.parquet")) // 3
-    assert _first(_runnable(table), size_bytes=size * 2 + 10)[0].through == 1
-
-
 def _with_protocol(path: Path, reader: list[str], writer: list[str]) -> None:
     entry = path / "_delta_log" / f"{0:020d}.json"
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
@@ -515,11 +517,6 @@ def test_a_table_whose_versions_do_not_bring_all_rows_is_read_as_it_stands(table
     assert _first(_runnable(table))[0] == VersionRange(-1, 2, 2)
 
 
-def test_a_copied_table_reads_its_own_files(table, tmp_path):
-    moved = Path(shutil.move(table, tmp_path / "moved"))
-    assert _rows(moved, _first(_runnable(moved))[1]) == [1, 2, 5, 6, 3, 4]
-
-
 def test_each_file_of_a_backfill_met_what_the_batch_met_that_read_it_first():
     files: Any = [SimpleNamespace(version=version) for version in (2, 2, 3, 4, 5)]
     told = {"range_from": 0, "range_to": 300, "found_closed": [(2, None), (4, 100), (5, 200)], "builds_state": False}
@@ -546,19 +543,6 @@ def test_a_version_that_adds_a_deletion_vector_changes_rows(table):
     plain, hidden = (delta_log._version(3, [{"add": added | more}]) for more in ({}, {"deletionVector": vector}))
     assert (plain.changes, plain.added[0].rows) == (False, 5)
     assert (hidden.changes, hidden.added[0].rows) == (True, 3)
-
-
-@pytest.mark.covers("S4")
-def test_ignored_changes_end_nothing(table):
-    """What is appended after a version that changed rows is read, whatever comes between."""
-    _land(table, [7])
-    DeltaTable(str(table)).delete("t = 1")
-    _land(table, [8])
-    DeltaTable(str(table)).delete("t in (2, 5)")
-    _land(table, [9])
-    versions, found = _next(_runnable(table, changes="ignore"), *_plans(-1, 2))
-    assert versions == VersionRange(2, DeltaTable(table).version(), None)
-    assert (_rows(table, found), found.rows_ignored) == ([7, 8, 9], 3)
 
 
 @pytest.mark.covers("D7")

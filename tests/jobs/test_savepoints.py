@@ -118,16 +118,10 @@ def test_a_restoration_that_dies_anywhere_is_finished_or_never_was(tmp_path, pre
         if place == "batch.before":
             assert differences(story.bench.rows(), before) == []
             restore(story)
-    finish(story)
-    check_equal(story, clean)
-
-
-def test_others_may_rewrite_the_files_of_the_sink_before_the_restoration_is_published(tmp_path, prepared):
-    clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
-    arm("sink.before")
-    with pytest.raises(DiedError):
-        restore(story)
-    assert DeltaTable(story.bench.sink).optimize.compact()["numFilesRemoved"] > 1
+        if place == "sink.before":
+            assert DeltaTable(story.bench.sink).optimize.compact()["numFilesRemoved"] > 1, "others may rewrite the files meanwhile"
+    else:
+        assert place != "sink.before"
     finish(story)
     check_equal(story, clean)
 

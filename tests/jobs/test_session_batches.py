@@ -51,12 +51,6 @@ def test_sessions_that_a_greatest_size_cuts_are_those_of_the_oracle(cut, others,
     check(pipeline_of(list(dict.fromkeys([*cut, *others])), **given[0]), **given[1])
 
 
-@pytest.mark.covers("I7")
-@given(windows=some(SESSIONS, 2), grids=some(GRIDS, 2), given=given_of())
-def test_a_row_counts_in_sessions_or_on_grids_or_in_both(windows, grids, given):
-    check(pipeline_of([*windows, *grids], **given[0]), **given[1])
-
-
 def stream(*rows: tuple[float, str]) -> list[dict[str, Any]]:
     """A row at each of these minutes for the key beside it."""
     return [at(minute, k=key) for minute, key in rows]

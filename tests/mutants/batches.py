@@ -198,13 +198,13 @@ MUTANTS = {
             instead("np.where(_ == IN_TIME, _1 - AFTER, _)", "_1"),
         ),
     ],
-    f"{MIXED_BATCHES}a_row_is_too_late_only_if_every_part_refuses_it": [
+    f"{MIXED_BATCHES}a_row_is_too_late_only_if_every_part_refuses_it[by_every_part]": [
         ("too-late-for-one-part-is-too-late", "jobs.schedulers.local:refused_by_all", instead("np.intersect1d", "np.union1d")),
     ],
-    f"{MIXED_BATCHES}a_row_that_a_grid_still_counts_is_not_too_late": [
+    f"{MIXED_BATCHES}a_row_is_too_late_only_if_every_part_refuses_it[counted_by_a_grid]": [
         ("grids-not-asked-about-late-rows", "jobs.schedulers.local:refused_by_all", without("not _ or not len(_)")),
     ],
-    f"{MIXED_BATCHES}a_row_that_lies_between_windows_is_refused_by_none_of_them": [
+    f"{MIXED_BATCHES}a_row_is_too_late_only_if_every_part_refuses_it[between_windows]": [
         ("rows-between-windows-refused", "jobs.layouts.lateness:too_late_among", without("_ > _")),
     ],
 }
