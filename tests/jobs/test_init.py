@@ -193,8 +193,7 @@ def test_what_cannot_be_proposed_is_told_and_nothing_is_written(tmp_path, capsys
 
 def test_columns_without_names_and_seconds_since_1970(tmp_path, capsys):
     (tmp_path / "clicks").mkdir()
-    lines = [f"{1_700_000_000 + 7 * n}\tpage{n % 4}\t{n}" for n in range(500)]
-    (tmp_path / "clicks" / "a.tsv").write_text("\n".join(lines))
+    (tmp_path / "clicks" / "a.tsv").write_text("\n".join(f"{1_700_000_000 + 7 * n}\tpage{n % 4}\t{n}" for n in range(500)))
     answer = told(capsys, "--source", str(tmp_path / "clicks"))
     assert answer["source"]["options"] == {"sep": "\t"}
     assert (answer["time"], answer["keys"]) == ({"column": "_c0", "unit": "s", "axis": "instants"}, ["_c1"])

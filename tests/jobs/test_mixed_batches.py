@@ -14,7 +14,6 @@ from tests.jobs.batches import Run, compare
 from tests.jobs.batches import check as check_batches
 from tests.jobs.drawn import FILLED, MINUTE, NUMBERS, OTHERS, POLICIES, SESSIONS, SOURCE, Row, at, cuts, ended, inputs, pipeline_of, some
 from tests.jobs.test_session_batches import ALLOWED, visits
-from tests.jobs.test_session_batches import GRIDS as ON_GRIDS
 from tests.strategies import shared
 from windowmill.checkpoints.state.compaction import compact_entries, own_rows
 from windowmill.checkpoints.state.reading import OpenSessions, WithSpans, rows_of
@@ -24,6 +23,7 @@ from windowmill.windowing.errors import SpecError, StateCorruptError
 from windowmill.windowing.grids import Span
 from windowmill.windowing.layouts import divide
 
+ON_GRIDS = ("slots", "rolling", "gappy", "days")
 TYPES = Run(pipeline_of(["slots"])).base["types"]
 
 

@@ -126,18 +126,18 @@ def test_a_sink_without_revisions_is_known_by_its_log(ran):
 
 
 def test_the_statements_of_views_are_printed(ran, capsys):
-    bench, spec = ran, spec_file(ran)
+    spec = spec_file(ran)
     assert main(["views", str(spec), "--schema", "main.an`alytics"]) == 0
     every, latest = capsys.readouterr().out.splitlines()
-    assert every == f"CREATE OR REPLACE VIEW `main`.`an``alytics`.`bench` AS SELECT * FROM delta.`{bench.sink}`;"
+    assert every == f"CREATE OR REPLACE VIEW `main`.`an``alytics`.`bench` AS SELECT * FROM delta.`{ran.sink}`;"
     assert latest.startswith("CREATE OR REPLACE VIEW `main`.`an``alytics`.`bench_latest` AS SELECT `k`, `site`, `window`, ")
     assert list(view_statements(spec)) == ["`bench`", "`bench_latest`"]
-    named = {"checkpoints": {"path": f"{bench.sink}.windowmill"}}
+    named = {"checkpoints": {"path": f"{ran.sink}.windowmill"}}
     for table, schema, views in (
         ("lake.bench", "lake", 1), ("spark_catalog.lake.Bench", "lake", 1), ("lake.bench", "other", 2), ("lake.bench", None, 2),
     ):  # fmt: skip
-        of = parse_pipeline(bench.spec | named | {"sink": {"table": table}})
-        stores.record(of, {table: bench.sink})
+        of = parse_pipeline(ran.spec | named | {"sink": {"table": table}})
+        stores.record(of, {table: ran.sink})
         assert len(view_statements(of, schema)) == views, "a sink that is named like the view of all rows needs none"
     with pytest.raises(SpecError, match=r"schema: got 'a\.\.b'"):
         view_statements(spec, "a..b")

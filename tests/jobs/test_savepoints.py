@@ -69,12 +69,6 @@ def cleaned(table: str) -> None:
     DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
 
 
-def spec_file(story: Story) -> str:
-    path = story.bench.folder / "spec.json"
-    path.write_text(json.dumps(story.bench.spec))
-    return str(path)
-
-
 def finish(story: Story) -> None:
     story.run()
     story.land(2)
@@ -370,7 +364,7 @@ def test_a_damaged_savepoint_stops_nothing_and_can_be_dropped(tmp_path, prepared
     (folder / "s9").mkdir()
     (folder / "s9" / "savepoint.json").write_text(text)
     story.bench.changes["savepoints"] = {"every": "1 day"}
-    spec = spec_file(story)
+    spec = str(story.spec_file())
     assert list(savepoints.listed(runnable_of(pipeline))) == ["first"]
     with pytest.raises(SavepointError, match=r"savepoint s9: .*; drop it"):
         savepoints.restore(pipeline, quiet(), "s9")
@@ -447,7 +441,7 @@ def test_the_report_counts_no_batch_that_a_savepoint_has_undone(tmp_path, prepar
 
 def test_the_command_makes_lists_restores_and_drops(tmp_path, prepared, capsys):
     story = prepared.copy(tmp_path / "story", saved, "slices")
-    spec = spec_file(story)
+    spec = str(story.spec_file())
 
     def told(*arguments: str) -> Any:
         assert main(["savepoint", spec, *arguments, "--json"]) == 0

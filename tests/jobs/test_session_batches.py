@@ -27,7 +27,6 @@ ADVANCES = st.sampled_from([0, 1, MINUTE, 5 * MINUTE, 5 * MINUTE + 1, 9 * MINUTE
 STEADY = st.sampled_from([0, 1, MINUTE, MINUTE, 2 * MINUTE, 4 * MINUTE, 5 * MINUTE, 6 * MINUTE])
 DELAYS = st.sampled_from([12 * MINUTE, 50 * MINUTE, 5 * MINUTE, 4 * MINUTE, MINUTE, 1, 0])
 ALLOWED = ("0 seconds", "4 minutes", "10 minutes")
-GRIDS = ("slots", "rolling", "gappy", "days")
 REVISED = {"emit": "revise", "lateness": "1 hour"}
 
 

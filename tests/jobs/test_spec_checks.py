@@ -13,6 +13,7 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
+from tests.specs import a_spec
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.cli import main
@@ -21,10 +22,8 @@ from windowmill.jobs.spec_checks import check_expectations, problems_of
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.specfile import parse_pipeline
 
-SPEC: dict[str, Any] = {
-    "pipeline": "p", "source": {"path": "/data/in"}, "keys": ["k"], "time": {"column": "t"},
-    "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}], "aggregates": {"n": {"count": "*"}}, "sink": {"path": "/data/out"},
-}  # fmt: skip
+SPEC: dict[str, Any] = a_spec("/data", keys=["k"])
+BETWEEN: dict[str, Any] = {"type": "expect_column_values_to_be_between", "column": "n", "min_value": 1}
 SESSION = {"name": "visits", "type": "session", "gap": "5 minutes"}
 MODULE = """
 class Good:
@@ -48,6 +47,11 @@ def own(tmp_path, monkeypatch) -> str:
 
 def problems(**changes: Any) -> list[str]:
     return [f"{field}: {told}" for field, told in problems_of(parse_pipeline(SPEC | changes))]
+
+
+def window(kind: str, **fields: Any) -> dict[str, Any]:
+    """The field of a spec with one window."""
+    return {"windows": [{"name": "w", "type": kind, **fields}]}
 
 
 def check(found: list[str], problem: str | None, begin: str = "") -> None:
@@ -91,6 +95,13 @@ def test_a_query_of_a_rule_reads_by_functions_of_spark_alone(query, problem, cap
     assert capfd.readouterr() == ("", "")
 
 
+def passing(condition: str) -> dict[str, str]:
+    return {"type": "pass_through", "pass_through_filter": condition}
+
+
+IS_NULL = {"type": "nullity", "column": {"name": "k"}, "is_null": True}
+
+
 @pytest.mark.parametrize(
     ("condition", "problem"),
     [
@@ -99,17 +110,8 @@ def test_a_query_of_a_rule_reads_by_functions_of_spark_alone(query, problem, cap
         ("java_method('java.lang.System', 'exit', 7) is null", "java_method()"),
         ("exists (select 1)", "it has no subquery"),
         ("n > 1 -- \\\n or k = '", "ends with a backslash"),
-        ({"type": "pass_through", "pass_through_filter": "reflect('a') is null"}, "reflect()"),
-        (
-            {
-                "type": "or",
-                "conditions": [
-                    {"type": "nullity", "column": {"name": "k"}, "is_null": True},
-                    {"type": "and", "conditions": [{"type": "pass_through", "pass_through_filter": "try_reflect('a') = ''"}]},
-                ],
-            },
-            "try_reflect()",
-        ),
+        (passing("reflect('a') is null"), "reflect()"),
+        ({"type": "or", "conditions": [IS_NULL, {"type": "and", "conditions": [passing("try_reflect('a') = ''")]}]}, "try_reflect()"),
     ],
 )
 def test_a_row_condition_of_a_rule_is_a_condition(condition, problem):
@@ -138,7 +140,7 @@ def test_a_row_condition_of_a_rule_is_a_condition(condition, problem):
 def test_a_users_aggregate_or_window_function_is_looked_for(own, use, args, problem):
     name = use.format(own=own)
     if args is None:
-        check(problems(windows=[{"name": "w", "type": "custom", "function": name}]), problem, "windows.0.function: got ")
+        check(problems(**window("custom", function=name)), problem, "windows.0.function: got ")
     else:
         check(problems(aggregates={"x": {"use": name, "args": args}}), problem, "aggregates.x.use: ")
 
@@ -200,11 +202,8 @@ def table(tmp_path) -> str:
         ({"aggregates": {"x": {"collect": "w"}}}, "'w'"),
         ({"aggregates": {"x": {"sum": "vv"}}}, "p.yaml:2: aggregates.x: the source has no column 'vv'; did you mean 'v'? Its columns are"),
         ({"keys": ["tt"]}, "p.yaml:5: keys.0: the source has no column 'tt'; did you mean 't'?"),
-        (
-            {"windows": [{"name": "w", "type": "tumbling", "evict": {"punctuation": "w > 1"}}]},
-            "windows.0.evict.punctuation: the source has no",
-        ),
-        ({"windows": [{"name": "w", "type": "sliding", "evict": {"delta": {"column": "w", "by": 1}}}]}, "windows.0.evict.delta.column"),
+        (window("tumbling", evict={"punctuation": "w > 1"}), "windows.0.evict.punctuation: the source has no"),
+        (window("sliding", evict={"delta": {"column": "w", "by": 1}}), "windows.0.evict.delta.column"),
     ],
 )
 def test_a_spec_is_compared_with_its_source(tmp_path, table, capsys, changes, problem):
@@ -240,13 +239,10 @@ def test_no_plan_is_recorded_for_what_no_batch_may_do(tmp_path, table, changes, 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"expectations": [{"type": "expect_column_values_to_be_betwen", "column": "n", "min_value": 1}]}, "expectations.0.type: got"),
-        (
-            {"expectations": [{"type": "expect_column_values_to_be_between", "column": "x", "min_value": 1}]},
-            "expectations.0.column: got 'x'",
-        ),
+        ({"expectations": [BETWEEN | {"type": "expect_column_values_to_be_betwen"}]}, "expectations.0.type: got"),
+        ({"expectations": [BETWEEN | {"column": "x"}]}, "expectations.0.column: got 'x'"),
         ({"aggregates": {"x": {"use": "no_such:Own", "args": ["v"]}}}, "aggregates.x.use: got 'no_such:Own'"),
-        ({"windows": [{"name": "w", "type": "custom", "function": "no_such:f"}]}, "windows.0.function: got 'no_such:f'"),
+        (window("custom", function="no_such:f"), "windows.0.function: got 'no_such:f'"),
     ],
 )
 def test_a_run_refuses_what_no_retry_can_mend_before_any_work(tmp_path, capsys, changes, told):
@@ -265,11 +261,10 @@ def runnable_file(folder: Path, **changes: Any) -> str:
 
 
 def test_a_held_batch_is_not_validated_by_a_rule_that_does_not_exist(tmp_path, capsys):
-    rule = {"type": "expect_column_values_to_be_between", "column": "n", "min_value": 5, "severity": "critical"}
-    path = runnable_file(tmp_path, expectations=[rule])
+    path = runnable_file(tmp_path, expectations=[BETWEEN | {"min_value": 5, "severity": "critical"}])
     assert main(["run", path]) == 3
     spec = Path(path)
-    spec.write_text(spec.read_text().replace(rule["type"], "expect_nothing"))
+    spec.write_text(spec.read_text().replace(BETWEEN["type"], "expect_nothing"))
     capsys.readouterr()
     assert main(["run", path]) == 2
     assert "expectations.0.type: got 'expect_nothing'" in capsys.readouterr().err

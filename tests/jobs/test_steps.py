@@ -386,29 +386,27 @@ def test_rows_that_no_window_counts_have_missed_each_that_holds_them(tmp_path):
 
 
 def test_history_status_and_the_report_tell_what_late_rows_have_missed(missing, tmp_path, capsys):
-    bench = missing
     spec = tmp_path / "bench.yaml"
-    spec.write_text(yaml.safe_dump(bench.spec))
+    spec.write_text(yaml.safe_dump(missing.spec))
     assert main(["history", str(spec), "--json"]) == 0
     assert [batch["late_missed"] for batch in json.loads(capsys.readouterr().out)] == [{}, {}, MISSED, {}]
     assert main(["status", str(spec)]) == 0
     assert "missed" not in capsys.readouterr().out
-    bench.land([row(2)])
+    missing.land([row(2)])
     assert main(["run", str(spec)]) == 0
     told = "1 missed a window of last_10, 1 of gaps, 1 of visits, 1 of newest, 1 of spans"
     assert f"1 rows read (1 late, 0 quarantined; {told})" in " ".join(capsys.readouterr().out.split())
     assert main(["status", str(spec)]) == 0
     assert told in " ".join(capsys.readouterr().out.split())
-    page = Path(write_report(bench.pipeline)).read_text()
+    page = Path(write_report(missing.pipeline)).read_text()
     assert "4 missed a window of last_10, 4 of spans, 3 of visits, 2 of gaps, 2 of newest" in page
 
 
 def test_a_backfill_judges_rows_as_they_arrived_and_by_event_time_finds_none_late(missing):
-    bench = missing
     for history, missed in (("log", MISSED), ("event_time", {})):
-        loop.backfill(bench.pipeline, quiet(), begin=BASE - 1, end=BASE + 100 * MINUTE, history=history)
-        assert missed_by_batch(bench)[-1] == missed
-    assert late_missed(Ledger.open(bench.pipeline).batches()) == MISSED, "rows that a backfill has read again count once"
+        loop.backfill(missing.pipeline, quiet(), begin=BASE - 1, end=BASE + 100 * MINUTE, history=history)
+        assert missed_by_batch(missing)[-1] == missed
+    assert late_missed(Ledger.open(missing.pipeline).batches()) == MISSED, "rows that a backfill has read again count once"
 
 
 def test_nothing_is_late_in_a_restatement(tmp_path):

@@ -228,7 +228,7 @@ def test_verify_does_not_judge_rows_of_the_quarantine_that_a_backfill_from_the_t
 @pytest.mark.parametrize(
     ("gap", "rows", "left_out"),
     [("30 minutes", [A, B, (3, "a", "14:05", 3)], 2), ("${GAP}", [A, (2, "a", "08:55", 4), (3, "a", "12:05", 2), (4, "a", "14:05", 3)], 3)],
-    ids=["another gap", "another value of a variable"],
+    ids=["gap", "variable"],
 )
 def test_verify_leaves_out_rows_that_an_earlier_meaning_of_their_window_has_published(tmp_path, gap, rows, left_out):
     days = Days(tmp_path, BRIEF | {"gap": gap})
