@@ -78,20 +78,15 @@ def stored(run: Run) -> list[tuple[str, int, int]]:
 @pytest.mark.parametrize(
     ("window", "events", "time", "rows"),
     [
-        (
-            "slots",
-            [at(5, 32), at(6, 10), at(7, 7), at(20, 20)],
-            {"disorder": "1 hour"},
-            [("a", 0, 0), ("a", 10, 1), ("a", 20, 0), ("a", 20, 1), ("a", 30, 1)],
-        ),
-        ("gappy", [at(5, 32)], {"disorder": "1 hour"}, [("a", 3, 0), ("a", 20, 1)]),
-        ("steps", [at(5, 32)], {}, [("a", 4, 0), ("a", 20, 1)]),
+        ("slots", [at(5, 32), at(6, 10), at(7, 7), at(20, 20)], {"disorder": "1 hour"}, [(0, 0), (10, 1), (20, 0), (20, 1), (30, 1)]),
+        ("gappy", [at(5, 32)], {"disorder": "1 hour"}, [(3, 0), (20, 1)]),
+        ("steps", [at(5, 32)], {}, [(4, 0), (20, 1)]),
     ],
 )
 def test_an_event_is_stored_where_it_begins_and_where_windows_begin_while_it_lasts(window, events, time, rows):
     run = Run(lasting([window], **time))
     run.step(events)
-    assert stored(run) == rows
+    assert stored(run) == [("a", *row) for row in rows]
 
 
 def test_only_aggregates_that_weigh_by_time_have_partials_in_the_slices_that_an_event_crosses():
@@ -118,17 +113,22 @@ def test_a_batch_reads_the_events_that_reach_into_its_windows_and_no_others():
     assert run.read == 6 + 1, "the slices of one window, and what reaches into it"
 
 
-def test_a_late_event_counts_in_the_windows_that_it_overlaps_and_that_are_open():
-    rows = [at(40, 40), at(5, 32), at(5, 20), at(12, 55), at(60, 60)]
-    run = check(lasting(["slots"], lateness="5 minutes"), rows, [1, 2, 3, 4], final=True)
-    assert run.refused == [(2, "too_late")]
-    assert in_minutes(run, "n") == [(30, 2), (40, 2), (50, 1), (60, 1)]
-
-
-def test_an_event_in_a_gap_is_not_late_but_one_that_lasts_into_a_closed_window_is():
-    run = check(lasting(["gappy"]), [at(65, 65), at(5, 9), at(5, 21), at(5, 61)], [1], final=True)
-    assert run.refused == [(2, "too_late"), (3, "too_late")]
-    assert in_minutes(run) == []
+@pytest.mark.parametrize(
+    ("windows", "time", "rows", "cut", "counts", "late"),
+    [
+        (
+            *(["slots"], {"lateness": "5 minutes"}, [at(40, 40), at(5, 32), at(5, 20), at(12, 55), at(60, 60)]),
+            *([1, 2, 3, 4], [(30, 2), (40, 2), (50, 1), (60, 1)], [2]),
+        ),
+        # In a gap; of those that are not, one lasts into a closed window.
+        (["gappy"], {}, [at(65, 65), at(5, 9), at(5, 21), at(5, 61)], [1], [], [2, 3]),
+    ],
+    ids=["overlaps open windows", "in a gap"],
+)
+def test_a_late_event_counts_in_the_windows_that_it_overlaps_and_that_are_open(windows, time, rows, cut, counts, late):
+    run = check(lasting(windows, **time), rows, cut, final=True)
+    assert run.refused == [(number, "too_late") for number in late]
+    assert in_minutes(run, "n") == counts
 
 
 @pytest.mark.parametrize("cut", [[], [2], [1, 2, 3, 4]], ids=str)

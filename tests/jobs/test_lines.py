@@ -21,39 +21,21 @@ from windowmill.jobs.verify.check import Verification
 from windowmill.jobs.verify.compare import ComparedRow, Comparison, Difference, PublishedRow
 
 COLUMNS = 80
-#: Commands in the order in which they are given: before a run, and after it.
-AROUND_A_RUN: tuple[tuple[str, ...], ...] = (
-    ("validate",),
-    ("explain",),
-    ("plan",),
-    ("history",),
-    ("cost",),
-    ("suggest",),
-    ("state",),
-    ("verify",),
-    ("run",),
-    ("abandon",),
-    ("status",),
-    ("quality",),
-    ("history",),
-    ("history", "--timings"),
-    ("cost", "--price-per-hour", "2"),
-    ("state",),
-    ("state", "--key", "meter=m-1"),
-    ("suggest",),
-    ("report",),
-    ("verify",),
-    ("savepoint", "list"),
-    ("savepoint", "create", "before"),
-    ("savepoint", "list"),
-    ("apply",),
-    ("backfill", "--from", "2025-03-01", "--to", "2025-03-02"),
-    ("restate",),
-    ("purge", "--keys", "none.parquet"),
-    ("maintain",),
-)
+
+
+def commands(text: str) -> list[tuple[str, ...]]:
+    """The commands of ``text``, one behind another."""
+    return [tuple(command.split()) for command in text.split("; ")]
+
+
+#: Before a run, and after it.
+AROUND_A_RUN = [
+    *commands("validate; explain; plan; history; cost; suggest; state; verify; run; abandon; status; quality; history; history --timings"),
+    *commands("cost --price-per-hour 2; state; state --key meter=m-1; suggest; report; verify; savepoint list; savepoint create before"),
+    *commands("savepoint list; apply; backfill --from 2025-03-01 --to 2025-03-02; restate; purge --keys none.parquet; maintain"),
+]
 #: Commands about a batch that the first of them holds.
-WHILE_HELD = (("run",), ("run",), ("status",), ("plan",), ("quality", "--last", "1"), ("discard", "--batch", "0"), ("release",))
+WHILE_HELD = commands("run; run; status; plan; quality --last 1; discard --batch 0; release")
 #: Looked at elsewhere, or made for machines: JSON, statements of SQL.
 OTHERS = {"tutorial", "doctor", "setup", "init", "serve", "try", "schema", "views"}
 RULES = [

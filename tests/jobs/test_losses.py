@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.specs import HOURS, TENS, TICKS, a_spec
 from windowmill.jobs.batch.closing import loss_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
@@ -18,29 +19,21 @@ DETAIL = "condition 'v > 1' fails on the row"
 
 
 def pipeline(*, integers: bool = False, **time: Any) -> Pipeline:
-    fields = {"column": "t", "unit": "none"} if integers else {"column": "t"}
-    return parse_pipeline(
-        {
-            "pipeline": "p", "keys": ["k"], "time": fields | time, "aggregates": {"n": {"count": "*"}},
-            "windows": [{"name": "w", "type": "tumbling", "size": 60 if integers else "1 hour"}],
-        }
-    )  # fmt: skip
+    return parse_pipeline(a_spec(keys=["k"], time=(TICKS if integers else {"column": "t"}) | time, windows=[TENS if integers else HOURS]))
 
 
 def staged(reasons: list[str], times: list[int | None], watermarks: list[int | None], *, integers: bool = False) -> list[pa.RecordBatch]:
     """Quarantined rows; in order."""
     instant = pa.int64() if integers else pa.timestamp("us", "UTC")
     rows = [{"k": f"k{n}", "t": time, "secret": "v"} for n, time in enumerate(times)]
-    table = pa.table(
-        {
-            "reason": reasons,
-            "detail": pa.array([DETAIL if reason == "bad_condition" else None for reason in reasons], pa.string()),
-            "event_time": pa.array(times, pa.int64()).cast(instant),
-            "watermark": pa.array(watermarks, pa.int64()).cast(instant),
-            "row": [json.dumps(row) for row in rows],
-        }
-    )
-    return table.to_batches()
+    columns = {
+        "reason": reasons,
+        "detail": pa.array([DETAIL if reason == "bad_condition" else None for reason in reasons], pa.string()),
+        "event_time": pa.array(times, pa.int64()).cast(instant),
+        "watermark": pa.array(watermarks, pa.int64()).cast(instant),
+        "row": [json.dumps(row) for row in rows],
+    }
+    return pa.table(columns).to_batches()
 
 
 def late(lags: list[int], **axis: Any) -> list[pa.RecordBatch]:
@@ -70,22 +63,22 @@ def test_the_delay_that_keeps_the_late_rows_is_measured(time, lags, wanted):
     assert f"{len(lags)} too_late; too_late: {wanted}" in told(late(lags), pipeline(**time))
 
 
+def test_on_an_integer_axis_the_delay_is_a_number():
+    assert "time.disorder: 13 would keep all (now 3)" in told(late([10] * 500, integers=True), pipeline(integers=True, disorder=3))
+
+
 LAST_3 = {"name": "last", "type": "sliding", "evict": {"count": 3}}
 
 
 def test_policies_have_no_use_for_lateness():
-    by_policies = pipeline(disorder="2 hours", lateness="1 hour").model_dump(mode="json", exclude_unset=True)
-    grid, lags = by_policies["windows"], late([14 * HOUR] * 99)
-    alone, beside = (parse_pipeline(by_policies | {"windows": windows}) for windows in ([LAST_3], [LAST_3, *grid]))
+    by_policies = a_spec(keys=["k"], time={"column": "t", "disorder": "2 hours", "lateness": "1 hour"})
+    lags = late([14 * HOUR] * 99)
+    alone, beside = (parse_pipeline(by_policies | {"windows": windows}) for windows in ([LAST_3], [LAST_3, HOURS]))
     assert "time.disorder: 16 hours would keep all (now 2 hours)" in told(lags, alone)
     # The window on the grid counts the row.
     assert "time.disorder: 15 hours would keep all (now 2 hours)" in told(lags, beside)
     vouched = parse_pipeline(by_policies | {"windows": [LAST_3], "time": {"column": "t", "watermark": "data_interval_end"}})
     assert "would keep" not in told(lags, vouched)
-
-
-def test_on_an_integer_axis_the_delay_is_a_number():
-    assert "time.disorder: 13 would keep all (now 3)" in told(late([10] * 500, integers=True), pipeline(integers=True, disorder=3))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -133,11 +126,10 @@ def test_examples_are_key_time_and_reason_of_a_few_rows():
     reasons = ["too_late"] * 300 + ["null_time"] * 20
     rows = staged(reasons, [99 * HOUR] * 300 + [None] * 20, [100 * HOUR] * 320)
     examples = loss_of(rows, pipeline(), rows_read=1_000, seen=0, first=True).examples
+    late_ones = [{"k": key, "t": 99 * HOUR, "reason": "too_late"} for key in ("k0", "k1")]
     assert [dict(example) for example in examples] == [
-        {"k": "k0", "t": 99 * HOUR, "reason": "too_late"},
-        {"k": "k1", "t": 99 * HOUR, "reason": "too_late"},
-        {"k": "k300", "t": None, "reason": "null_time"},
-        {"k": "k301", "t": None, "reason": "null_time"},
+        *late_ones,
+        *({"k": key, "t": None, "reason": "null_time"} for key in ("k300", "k301")),
     ]
 
 

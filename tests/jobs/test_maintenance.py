@@ -7,21 +7,22 @@ import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
-from rich.console import Console
 
 from tests.checkpoints.records import commit, plan
+from tests.spark.harness import quiet
+from tests.specs import a_spec
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.features import check_appendable
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.records import FAN
 from windowmill.expectations.gate import SCHEMA
-from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.commands.summaries import history_of, quality_of, status_of
 from windowmill.windowing.errors import StateCorruptError, StateError
@@ -32,12 +33,16 @@ DAYS = 86_400
 
 @pytest.fixture
 def pipeline(tmp_path):
-    return parse_pipeline(
-        {
-            "pipeline": "p", "source": {"path": f"{tmp_path}/source"}, "sink": {"path": f"{tmp_path}/sink"}, "time": {"column": "t"},
-            "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}], "aggregates": {"n": {"count": "*"}},
-        }
-    )  # fmt: skip
+    return parse_pipeline(a_spec(tmp_path))
+
+
+def maintained(pipeline) -> dict[str, dict[str, Any]]:
+    """What maintenance tells of each table."""
+    return {row["table"]: row for row in maintain(pipeline, quiet()).data}
+
+
+def damage(table: str) -> None:
+    Path(table, "_delta_log", f"{0:020d}.json").write_text("{")
 
 
 def with_batches(pipeline, count: int) -> Places:
@@ -49,14 +54,13 @@ def with_batches(pipeline, count: int) -> Places:
     return Places.of(pipeline)
 
 
-def aged(path: Path, days: float) -> None:
-    for file in [path, *path.rglob("*")]:
-        os.utime(file, (time.time() - days * DAYS,) * 2)
+def age(file: Path, days: float) -> None:
+    os.utime(file, (time.time() - days * DAYS,) * 2)
 
 
 def test_the_ledger_keeps_its_own_files_through_maintenance(pipeline):
     places = with_batches(pipeline, FAN // 2 + 4)
-    [kept] = [row for row in maintain(pipeline, Progress(Console(quiet=True))).data if row["table"] == "ledger"]
+    kept = maintained(pipeline)["ledger"]
     names = [Path(uri).name for uri in DeltaTable(places.ledger).file_uris()]
     assert all(name.startswith("records-") for name in names), "delta-rs' own compaction would lose the checksums in their names"
     assert kept["files_after"] == len(names)
@@ -69,11 +73,11 @@ def test_superseded_and_uncommitted_files_of_the_ledger_go_by_age(pipeline):
     folder = Path(places.ledger)
     (folder / "records-000000000099-0-00000000-00000000.parquet").write_bytes(b"left by an attempt")
     before = len(list(folder.glob("*.parquet")))
-    maintain(pipeline, Progress(Console(quiet=True)))
+    maintained(pipeline)
     assert len(list(folder.glob("*.parquet"))) == before, "none is old yet"
     for file in folder.glob("*.parquet"):
-        os.utime(file, (time.time() - 2 * DAYS,) * 2)
-    maintain(pipeline, Progress(Console(quiet=True)))
+        age(file, days=2)
+    maintained(pipeline)
     # Superseded files count their age from the merge on, which was just now.
     assert not (folder / "records-000000000099-0-00000000-00000000.parquet").exists()
     assert len(Ledger.open(pipeline).batches()) == FAN // 2 + 4
@@ -88,8 +92,8 @@ def test_what_dead_attempts_wrote_goes_by_age(pipeline):
         with FileWriter(pipeline.sink.path, schema, batch=3, attempt=attempt.encode().hex(), task=0) as writer:
             writer.write(pa.table({"n": [2]}))
         left += [Path(pipeline.sink.path) / file.path for file in writer.close()]
-    aged(left[0], days=8)
-    maintain(pipeline, Progress(Console(quiet=True)))
+    age(left[0], days=8)
+    maintained(pipeline)
     assert [file.exists() for file in left] == [False, True]
     assert DeltaTable(pipeline.sink.path).to_pyarrow_table().to_pydict() == {"n": [1]}
 
@@ -113,12 +117,15 @@ def test_quality_reads_the_files_of_the_newest_batches(pipeline):
 
 
 @pytest.mark.covers("D7")
-def test_a_table_that_cannot_be_tidied_is_named(pipeline):
+def test_a_table_that_cannot_be_read_or_tidied_is_named(pipeline):
     places = with_batches(pipeline, 1)
     write_deltalake(places.quality, pa.table({"batch": [0]}))
-    Path(places.quality, "_delta_log", f"{0:020d}.json").write_text("{")
+    damage(places.quality)
+    for command in (lambda: quality_of(pipeline, 5), lambda: check_appendable(places.quality)):
+        with pytest.raises(StateCorruptError, match=f"{places.quality}: cannot be"):
+            command()
     with pytest.raises(StateError, match=f"quality {places.quality}: cannot be tidied"):
-        maintain(pipeline, Progress(Console(quiet=True)))
+        maintained(pipeline)
 
 
 @pytest.mark.parametrize("change", ["a column more", "a column less", "a file gone", "another type"])
@@ -142,16 +149,6 @@ def test_a_quality_table_that_others_have_altered_is_read_or_named(pipeline, cha
         quality_of(pipeline, 5)
 
 
-@pytest.mark.covers("D7")
-def test_a_quality_table_that_cannot_be_read_is_named(pipeline):
-    path = Places.of(pipeline).quality
-    write_deltalake(path, pa.table({"batch": [0]}))
-    Path(path, "_delta_log", f"{0:020d}.json").write_text("{")
-    for command in (lambda: quality_of(pipeline, 5), lambda: check_appendable(path)):
-        with pytest.raises(StateCorruptError, match=f"{path}: cannot be"):
-            command()
-
-
 def test_a_sink_that_delta_rs_does_not_write_keeps_its_files_and_the_others_are_tidied(pipeline):
     with_batches(pipeline, 1)
     for _ in range(2):
@@ -162,6 +159,6 @@ def test_a_sink_that_delta_rs_does_not_write_keeps_its_files_and_the_others_are_
         if "protocol" in action:
             action["protocol"] = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["clustering", "domainMetadata"]}
     entry.write_text("\n".join(map(json.dumps, actions)))
-    kept = {row["table"]: row for row in maintain(pipeline, Progress(Console(quiet=True))).data}
+    kept = maintained(pipeline)
     assert kept["sink"]["files_after"] == 2
     assert "ledger" in kept

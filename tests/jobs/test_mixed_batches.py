@@ -6,15 +6,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.jobs.batches import Run, compare
 from tests.jobs.batches import check as check_batches
-from tests.jobs.drawn import FILLED, MINUTE, NUMBERS, OTHERS, POLICIES, SESSIONS, SOURCE, at, cuts, ended, inputs, pipeline_of, some
+from tests.jobs.drawn import FILLED, MINUTE, NUMBERS, OTHERS, POLICIES, SESSIONS, SOURCE, Row, at, cuts, ended, inputs, pipeline_of, some
 from tests.jobs.test_session_batches import ALLOWED, visits
-from tests.jobs.test_session_batches import GRIDS as ON_GRIDS
 from tests.strategies import shared
 from windowmill.checkpoints.state.compaction import compact_entries, own_rows
 from windowmill.checkpoints.state.reading import OpenSessions, WithSpans, rows_of
@@ -24,12 +23,11 @@ from windowmill.windowing.errors import SpecError, StateCorruptError
 from windowmill.windowing.grids import Span
 from windowmill.windowing.layouts import divide
 
+ON_GRIDS = ("slots", "rolling", "gappy", "days")
 TYPES = Run(pipeline_of(["slots"])).base["types"]
 
 
 def queried(path: str, query: str, schema: pa.Schema) -> pa.Table:
-    from deltalake import QueryBuilder
-
     found = pa.table(QueryBuilder().register("state", DeltaTable(path)).execute(query).read_all())
     return found.select(schema.names).cast(schema)
 
@@ -70,14 +68,6 @@ def test_windows_of_all_ways_share_rows_and_state(tmp_path_factory, grids, visit
 
 @pytest.mark.thorough
 @pytest.mark.covers("I7")
-@shared(1, 60)
-@given(windows=some([*ON_GRIDS, *FILLED, *SESSIONS, *POLICIES, *OTHERS, "short_visit"], 3), given=GIVEN, compacted=COMPACTED)
-def test_any_windows_go_beside_one_another(tmp_path_factory, windows, given, compacted):
-    check(tmp_path_factory, windows, given, compacted)
-
-
-@pytest.mark.thorough
-@pytest.mark.covers("I7")
 @shared(1, 30)
 @given(
     grids=some([*ON_GRIDS, *FILLED], 2),
@@ -94,33 +84,23 @@ def test_revisions_by_slices_and_sessions_beside_positions_and_live_rows(
     assert run.divided.names == ("slices", "sessions", "positions", "live rows")
 
 
-def test_a_row_is_too_late_only_if_every_part_refuses_it(tmp_path):
-    run = Run(pipeline_of(["gappy", "visit", "last_3"]), str(tmp_path / "state"))
-    run.step([at(0)], 0)
-    run.step([at(60)], 1)
-    # The tuple at minute 1 still comes after the last applied one. That at −10 lies between two windows of the grid.
-    late = [at(1), at(-1), at(-10)]
-    run.step(late, 2)
-    assert run.refused == [(3, "too_late"), (4, "too_late")]
-    assert run.late == 1
-    compare(run, [at(0), at(60), *late])
-
-
-def test_a_row_that_a_grid_still_counts_is_not_too_late(tmp_path):
-    run = Run(pipeline_of(["days", "visit", "last_3"]), str(tmp_path / "state"))
-    rows = [at(0), at(60), at(-1)]
-    for number, row in enumerate(rows):
-        run.step([row], number)
-    assert (run.refused, run.late) == ([], 1)
+@pytest.mark.parametrize(
+    ("windows", "batches", "refused", "late"),
+    [
+        # The tuple at minute 1 still comes after the last applied one. That at −10 lies between two windows of the grid.
+        (["gappy", "visit", "last_3"], [[at(0)], [at(60)], [at(1), at(-1), at(-10)]], [3, 4], 1),
+        (["days", "visit", "last_3"], [[at(0)], [at(60)], [at(-1)]], [], 1),
+        (["gappy", "known_gaps"], [[at(0), at(60)], [at(-10), at(1)]], [3], 0),
+    ],
+    ids=["by_every_part", "counted_by_a_grid", "between_windows"],
+)
+def test_a_row_is_too_late_only_if_every_part_refuses_it(tmp_path, windows, batches, refused, late):
+    run, rows = Run(pipeline_of(windows), str(tmp_path / "state")), list[Row]()
+    for batch in batches:
+        run.step(batch, len(rows))
+        rows += batch
+    assert (run.refused, run.late) == ([(number, "too_late") for number in refused], late)
     compare(run, rows)
-
-
-def test_a_row_that_lies_between_windows_is_refused_by_none_of_them(tmp_path):
-    run = Run(pipeline_of(["gappy", "known_gaps"]), str(tmp_path / "state"))
-    assert run.divided.names == ("slices",)
-    run.step([at(0), at(60)], 0)
-    run.step([at(-10), at(1)], 2)
-    assert run.refused == [(3, "too_late")]
 
 
 ALL_WAYS = ["slots", "visit", "last_3", "three"]

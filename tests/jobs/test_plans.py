@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -14,18 +15,20 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.checkpoints.records import NOW, commit
+from tests.specs import SECONDS, TENS, TICKS, a_spec
 from windowmill.checkpoints.batches import LastWrite
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import OwnTable
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import Plan
-from windowmill.jobs.batch.planning import Acceptance, next_backfill, next_run
+from windowmill.jobs.batch.planning import Acceptance, moves_on, next_backfill, next_run
 from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing import errors
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.specfile import parse_pipeline
 
 DAY = timedelta(days=1)
+VOUCHED = {"watermark": "data_interval_end"}
 MODULE = """
 class Half:
     result = "double"
@@ -48,17 +51,8 @@ class Bench:
 
     @property
     def pipeline(self) -> Any:
-        return parse_pipeline(
-            {
-                "pipeline": "p",
-                "source": {"path": str(self.folder / "source"), "changes": "ignore"},
-                "time": {"column": "t", "unit": "s"},
-                "windows": [{"name": "w", "type": "tumbling", "size": 10}],
-                "aggregates": {"low": {"min": "v"}},
-                "sink": {"path": str(self.folder / "sink")},
-            }
-            | self.changes
-        )
+        fields = {"source": {"path": str(self.folder / "source"), "changes": "ignore"}, "aggregates": {"low": {"min": "v"}}}
+        return parse_pipeline(a_spec(self.folder, time=SECONDS, windows=[TENS], **fields) | self.changes)
 
     def land(self, *values: int, kind: pa.DataType | None = None, **options: Any) -> None:
         rows = pa.table({"t": pa.array(values, pa.int64()), "v": pa.array(values, pa.int64()).cast(kind or pa.int64())})
@@ -73,6 +67,17 @@ class Bench:
 
     def backfill(self) -> Plan:
         return next_backfill(runnable_of(self.pipeline), self.ledger(), begin=0, end=20)
+
+    def take(self, step: str) -> None:
+        """Plan a backfill, or a run."""
+        self.backfill() if step == "backfill" else self.plan()
+
+    def rows_of(self, role: str, batch: int, **options: Any) -> Path:
+        """A table with a row of this batch at the place of ``role``."""
+        path = self.folder / "sink" if role == "sink" else Path(getattr(Places.of(self.pipeline), role))
+        path.mkdir(parents=True, exist_ok=True)
+        write_deltalake(path, pa.table({"batch": [batch]}), **options)
+        return path
 
     def commit(self, written: Mapping[str, LastWrite] | None = None, **outcome: Any) -> None:
         """Record the last plan; ``written`` are the last writes to the tables."""
@@ -150,7 +155,7 @@ def test_a_copy_of_the_source_that_others_have_written_to_is_refused(bench, step
     for value in (3, 5)[: 1 if step == "nothing new" else 2]:
         write_deltalake(copy, pa.table({"t": [value], "v": [value]}), mode="append")
     with pytest.raises(errors.SourceReplacedError, match=r"its version 1 is another commit than the one that batch 1 read"):
-        bench.backfill() if step == "backfill" else bench.plan()
+        bench.take(step)
 
 
 @pytest.mark.covers("S2")
@@ -176,7 +181,7 @@ def test_the_ledger_of_another_pipeline_is_refused(bench, step):
         bench.commit()
     bench.changes["pipeline"] = "q"
     with pytest.raises(errors.SpecChangedError, match=r"pipeline q: the ledger \S+ is that of the pipeline 'p' \(last batch \d\); give"):
-        bench.backfill() if step == "backfill" else bench.plan()
+        bench.take(step)
 
 
 def test_a_pipeline_may_be_renamed_once_for_all(bench):
@@ -197,16 +202,14 @@ def test_a_run_with_nothing_new_notices_that_a_table_is_gone_or_another(tmp_path
     bench = Bench(tmp_path)
     bench.land(1, 2)
     bench.plan()
-    path = bench.folder / "sink" if role == "sink" else Path(Places.of(bench.pipeline).state)
-    path.mkdir(parents=True, exist_ok=True)
-    write_deltalake(path, pa.table({"batch": [0]}))
+    path = bench.rows_of(role, 0)
     table = OwnTable(role, str(path))
     bench.commit(written={role: LastWrite(0, table.table_version().table_id, 0, table.change_at(0).digest)})
     assert bench.plan() is None
     shutil.rmtree(path)
     with pytest.raises(errors.StateMissingError, match=rf"{role} \S+: there is no table, but batch 0 left version 0 of it; restore"):
         bench.plan()
-    write_deltalake(path, pa.table({"batch": [0]}))
+    bench.rows_of(role, 0)
     with pytest.raises(errors.ForeignWriteError, match=rf"{role} \S+: this is another table"):
         bench.plan()
 
@@ -219,7 +222,7 @@ def test_a_table_that_must_not_be_written_is_told_before_anything_is_planned(ben
     # Root may write whatever the permissions say.
     monkeypatch.setattr(os, "access", lambda folder, _: Path(folder) != place)
     with pytest.raises(kind, match=rf"{role} {place}: the folder {place} is read-only for this process; give its user the permission"):
-        bench.backfill() if step == "backfill" else bench.plan()
+        bench.take(step)
     assert bench.ledger().count == 1
 
 
@@ -233,31 +236,19 @@ def test_own_tables_are_verified_before_each_plan(tmp_path, step):
     bench.commit(written={"state": LastWrite(0, "id", 0, None)})
     bench.land(3)
     with pytest.raises(errors.StateMissingError, match=r"state .*there is no table, but batch 0 left version 0"):
-        bench.backfill() if step == "backfill" else bench.plan()
+        bench.take(step)
     assert bench.ledger().count == 1
 
 
 @pytest.mark.covers("D4")
-@pytest.mark.parametrize("role", ["state", "quarantine", "quality", "sink"])
-def test_a_plan_whose_number_has_landed_is_not_made(bench, role):
-    places = Places.of(bench.pipeline)
-    path = str(bench.folder / "sink") if role == "sink" else getattr(places, role)
+@pytest.mark.parametrize(("role", "batch"), [("state", 1), ("quarantine", 1), ("quality", 1), ("sink", 1), ("state", 4)])
+def test_a_plan_whose_number_has_landed_is_not_made(bench, role, batch):
+    """Also where the table has been restored beside an older ledger."""
     app = bench.ledger().newest.plan.app_id(role)
-    once = CommitProperties(app_transactions=[Transaction(app, 1)])
-    Path(path).mkdir(parents=True, exist_ok=True)
-    write_deltalake(path, pa.table({"batch": [1]}), commit_properties=once)
-    with pytest.raises(errors.LedgerBehindError, match=f"{role} .*batch 1 is committed already, but the ledger does not contain it"):
+    bench.rows_of(role, batch, commit_properties=CommitProperties(app_transactions=[Transaction(app, batch)]))
+    with pytest.raises(errors.LedgerBehindError, match=f"{role} .*batch {batch} is committed already, but the ledger does not contain it"):
         bench.plan()
     assert bench.ledger().count == 1
-
-
-def test_a_table_restored_beside_an_older_ledger_tells_a_later_batch(bench):
-    app = bench.ledger().newest.plan.app_id("state")
-    state = Places.of(bench.pipeline).state
-    Path(state).mkdir(parents=True)
-    write_deltalake(state, pa.table({"batch": [4]}), commit_properties=CommitProperties(app_transactions=[Transaction(app, 4)]))
-    with pytest.raises(errors.LedgerBehindError, match="batch 4 is committed already, but the ledger does not contain it"):
-        bench.plan()
 
 
 def test_transactions_are_named_by_the_ledger_and_not_by_the_pipeline(bench, tmp_path):
@@ -274,7 +265,7 @@ def test_transactions_are_named_by_the_ledger_and_not_by_the_pipeline(bench, tmp
 
 @pytest.mark.covers("S9", "V6")
 def test_only_the_last_part_of_a_backlog_is_vouched_for(tmp_path):
-    bench = Bench(tmp_path, time={"column": "t", "unit": "s", "watermark": "data_interval_end"})
+    bench = Bench(tmp_path, time=SECONDS | VOUCHED)
     bench.changes["source"] = {"path": str(tmp_path / "source"), "options": {"maxFilesPerTrigger": 1}}
     for value in range(3):
         bench.land(value)
@@ -291,14 +282,35 @@ def test_only_the_last_part_of_a_backlog_is_vouched_for(tmp_path):
     ids=["default", "2 hours", "no limit", "ticks"],
 )
 def test_nobody_vouches_for_the_time_to_come(tmp_path, skew, ahead):
-    bench = Bench(tmp_path, time={"column": "t", "unit": "s", "watermark": "data_interval_end"} | skew)
+    bench = Bench(tmp_path, time=SECONDS | VOUCHED | skew)
     bench.land(1)
     soon, later = (datetime.now(UTC) + ahead + timedelta(minutes=minutes) for minutes in (-5, 5))
     for end in (later, datetime(2042, 1, 1, tzinfo=UTC), datetime(9999, 12, 31)):  # noqa: DTZ001 - as the command gives it
         with pytest.raises(errors.SpecError, match=r"--data-interval-end: got .* ahead of the clock, so every row until then .* too late"):
             bench.plan(interval_end=end)
     assert bench.plan(interval_end=soon).interval_end == to_us(soon)
-    assert Bench(tmp_path, time={"column": "t", "unit": "s"}).plan(interval_end=later).interval_end is None
+    assert Bench(tmp_path).plan(interval_end=later).interval_end is None
+
+
+SESSION = {"name": "w", "type": "session", "gap": 3}
+
+
+@pytest.mark.parametrize(
+    ("changes", "vouched", "moves"),
+    [
+        ({}, 24, False),
+        ({}, 25, True),  # closed through 20
+        ({"emit": "revise"}, 19, False),
+        ({"emit": "revise"}, 20, True),  # shown when the watermark passes it
+        ({"windows": [SESSION]}, 15, False),
+        ({"windows": [SESSION]}, 16, True),
+    ],
+    ids=str,
+)
+def test_a_later_interval_without_new_rows_moves_on_what_ends_by_then(changes, vouched, moves):
+    ledger: Any = SimpleNamespace(last_commit=SimpleNamespace(outcome=SimpleNamespace(emitted=10)))
+    spec = a_spec(time=TICKS | VOUCHED | {"lateness": 5}, windows=[TENS | {"origin": 0}]) | changes
+    assert moves_on(parse_pipeline(spec), ledger, vouched) is moves
 
 
 @pytest.mark.covers("P8")
@@ -321,7 +333,7 @@ def test_a_backfill_waits_for_the_ruling_on_a_held_batch(bench):
 def test_a_spec_of_another_meaning_is_refused(bench, step):
     bench.changes["aggregates"] = {"low": {"max": "v"}}
     with pytest.raises(errors.SpecChangedError):
-        bench.backfill() if step == "backfill" else bench.plan()
+        bench.take(step)
 
 
 def test_an_edited_module_is_refused_unless_it_is_accepted(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -127,31 +128,6 @@ def test_quantiles_and_moments_are_the_same_to_the_bit_however_rows_are_cut(cut)
     assert run.refused
 
 
-def held_by_a_window() -> Run:
-    """A pipeline whose next batch needs a node over the first tuples."""
-    run = Run(policies("flush_time"))
-    run.step([at(minute) for minute in (11, 11, 12, 12, 13)])
-    return run
-
-
-def test_a_node_that_is_gone_is_told():
-    run = held_by_a_window()
-    run.change_state(
-        lambda rows: rows.filter(
-            pc.invert(pc.fill_null(pc.and_(pc.equal(rows.column("_node_level"), 2), pc.equal(rows.column("_position"), 0)), False))
-        )
-    )
-    with pytest.raises(StateCorruptError, match="nodes of windows that are still open are missing"):
-        run.step([at(30)], 5)
-
-
-def test_a_row_that_is_another_is_told():
-    run = held_by_a_window()
-    run.change_state(lambda rows: rows.set_column(rows.schema.get_field_index("_time"), "_time", pc.add(rows.column("_time"), 1)))
-    with pytest.raises(StateCorruptError, match="differ from what was written"):
-        run.step([at(30)], 5)
-
-
 def test_a_key_that_is_due_in_one_sequence_keeps_its_state_in_the_others():
     rows = [
         at(minute, k=key, i=minute) for key, minute in (("a", 0), ("a", 1), ("b", 3), ("b", 9), ("b", 20), ("a", 21), ("a", 22), ("b", 30))
@@ -159,23 +135,44 @@ def test_a_key_that_is_due_in_one_sequence_keeps_its_state_in_the_others():
     check(policies("count_count", "time_time"), rows, range(1, len(rows)))
 
 
-@pytest.mark.parametrize("kind", [KEY_ROW, WAITING, NODE])
-@pytest.mark.parametrize("lost", [slice(None), slice(0, 1)], ids=["all", "first"])
-def test_state_whose_rows_are_missing_is_refused(kind, lost):
-    def without(rows: pa.Table) -> pa.Table:
-        places = np.flatnonzero(pc.equal(rows.column(KIND), kind).to_numpy())
-        return rows.take(np.setdiff1d(np.arange(len(rows)), places[lost]))
-
-    run = Run(policies("count_count", "time_time"))
-    run.step([at(minute, i=minute) for minute in range(20)])
-    run.change_state(without)
-    with pytest.raises(StateCorruptError, match="missing"):
-        run.step([at(minute, i=minute) for minute in range(20, 24)], 20)
+def gone_node(rows: pa.Table) -> pa.Table:
+    gone = pc.and_(pc.equal(rows.column("_node_level"), 2), pc.equal(rows.column("_position"), 0))
+    return rows.filter(pc.invert(pc.fill_null(gone, False)))
 
 
-def test_a_waiting_tuple_that_stands_twice_is_refused():
-    run = Run(policies("count_count"))
-    run.step([at(minute, i=minute) for minute in range(20)])
-    run.change_state(lambda rows: pa.concat_tables([rows, rows.filter(pc.equal(rows.column(KIND), WAITING))]))
-    with pytest.raises(StateCorruptError, match="or duplicated"):
-        run.step([at(20, i=20)], 20)
+def later(rows: pa.Table) -> pa.Table:
+    return rows.set_column(rows.schema.get_field_index("_time"), "_time", pc.add(rows.column("_time"), 1))
+
+
+def without(kind: int, lost: slice, rows: pa.Table) -> pa.Table:
+    places = np.flatnonzero(pc.equal(rows.column(KIND), kind).to_numpy())
+    return rows.take(np.setdiff1d(np.arange(len(rows)), places[lost]))
+
+
+def doubled(rows: pa.Table) -> pa.Table:
+    return pa.concat_tables([rows, rows.filter(pc.equal(rows.column(KIND), WAITING))])
+
+
+#: A window over time, whose next batch needs a node over the first tuples; and one that counts.
+HELD, COUNTED = (["flush_time"], [11, 11, 12, 12, 13], [30]), (["count_count", "time_time"], range(20), range(20, 24))
+
+
+@pytest.mark.parametrize(
+    ("windows", "begun", "then", "damage", "told"),
+    [
+        pytest.param(*HELD, gone_node, "nodes of windows that are still open are missing", id="node"),
+        pytest.param(*HELD, later, "differ from what was written", id="row"),
+        *(
+            pytest.param(*COUNTED, partial(without, kind, lost), "missing", id=f"{which} of kind {kind}")
+            for kind in (KEY_ROW, WAITING, NODE)
+            for which, lost in (("all", slice(None)), ("first", slice(0, 1)))
+        ),
+        pytest.param(["count_count"], range(20), [20], doubled, "or duplicated", id="twice"),
+    ],
+)
+def test_damaged_state_is_refused(windows, begun, then, damage, told):
+    run = Run(policies(*windows))
+    run.step([at(minute, i=minute) for minute in begun])
+    run.change_state(damage)
+    with pytest.raises(StateCorruptError, match=told):
+        run.step([at(minute, i=minute) for minute in then], len(begun))

@@ -27,14 +27,24 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
     return Bench(tmp_path, dict(SPEC))
 
 
-def stood(bench: Bench, at: AsOf) -> list[Row]:
-    """The rows of the sink as of ``at``."""
-    rows = DeltaTable(bench.sink, version=at.version).to_pyarrow_table().to_pylist()
-    return sorted((each for each in rows if each["batch"] <= (at.batch or 0)), key=lambda each: each["window_end"])
+@pytest.fixture
+def ran(bench: Bench) -> Bench:
+    """The pipeline after a batch with a result."""
+    bench.land([row(1), row(12)])
+    bench.run()
+    return bench
 
 
-def by_end(rows: list[Row]) -> list[Row]:
-    return sorted(rows, key=lambda each: each["window_end"])
+def spec_file(bench: Bench) -> Path:
+    path = bench.folder / "spec.yaml"
+    path.write_text(yaml.safe_dump(bench.spec))
+    return path
+
+
+def stood(bench: Bench, at: AsOf | None = None) -> list[Row]:
+    """The rows of the sink now, or as of ``at``."""
+    rows = DeltaTable(bench.sink, version=None if at is None else at.version).to_pyarrow_table().to_pylist()
+    return sorted((each for each in rows if at is None or each["batch"] <= (at.batch or 0)), key=lambda each: each["window_end"])
 
 
 @pytest.mark.parametrize("compacted", [False, True])
@@ -46,7 +56,7 @@ def test_the_table_as_it_stood_after_each_batch_is_found_whatever_came_later(ben
         else:
             bench.land([row(minute) for minute in minutes])
             bench.run()
-        was.append(by_end(DeltaTable(bench.sink).to_pyarrow_table().to_pylist()))
+        was.append(stood(bench))
         times.append(Ledger.open(bench.pipeline).batches()[-1].ended_at)
         if compacted:
             DeltaTable(bench.sink).optimize.compact()
@@ -81,28 +91,23 @@ def test_a_table_before_replaced_rows_that_is_gone_is_refused(bench):
         ({"batch": None, "time": 5}, "got 5 as time"),
     ],
 )
-def test_what_names_no_batch_is_refused(bench, options, message):
-    bench.land([row(1), row(12)])
-    bench.run()
+def test_what_names_no_batch_is_refused(ran, options, message):
     with pytest.raises(ArgumentError, match=message):
-        PublishedTable.of(bench.pipeline).as_of(**options)
+        PublishedTable.of(ran.pipeline).as_of(**options)
 
 
-def test_instants_without_a_zone_are_utc(bench):
-    bench.land([row(1), row(12)])
-    bench.run()
-    table, later = PublishedTable.of(bench.pipeline), datetime.now(UTC) + timedelta(days=1)
+def test_instants_without_a_zone_are_utc(ran):
+    table, later = PublishedTable.of(ran.pipeline), datetime.now(UTC) + timedelta(days=1)
     for time in (later, later.replace(tzinfo=None), later.isoformat(timespec="seconds"), later.isoformat(timespec="seconds")[:19]):
         assert table.as_of(None, time) == AsOf(1, 0)
 
 
-def test_a_sink_is_named_in_each_way(bench, tmp_path):
+def test_a_sink_is_named_in_each_way(bench):
     with pytest.raises(SinkError, match="there is no table yet"):
         PublishedTable.of(bench.pipeline)
     bench.land([row(1), row(12)])
     bench.run()
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(yaml.safe_dump(bench.spec))
+    spec = spec_file(bench)
     found = [PublishedTable.of(sink) for sink in (bench.pipeline, bench.spec, spec, str(spec), bench.sink, Path(bench.sink))]
     assert all(each == found[0] for each in found)
     assert (found[0].name, found[0].keys) == ("bench", ("k", "site"))
@@ -110,36 +115,29 @@ def test_a_sink_is_named_in_each_way(bench, tmp_path):
         PublishedTable.of(bench.source)
 
 
-def test_a_sink_without_revisions_is_known_by_its_log(bench):
-    bench.land([row(1), row(12)])
-    bench.run()
-    assert not PublishedTable.of(bench.pipeline).has_revisions(0)
-    bench.changes["emit"] = "revise"
-    bench.changes["time"] = {"column": "t", "lateness": "1 hour"}
-    bench.changes["sink"] = {"path": f"{bench.sink}-2"}
-    bench.land([row(2), row(25)])
-    bench.land([row(3)])
-    bench.run()
-    table = PublishedTable.of(bench.pipeline)
+def test_a_sink_without_revisions_is_known_by_its_log(ran):
+    assert not PublishedTable.of(ran.pipeline).has_revisions(0)
+    ran.changes |= {"emit": "revise", "time": {"column": "t", "lateness": "1 hour"}, "sink": {"path": f"{ran.sink}-2"}}
+    ran.land([row(2), row(25)])
+    ran.land([row(3)])
+    ran.run()
+    table = PublishedTable.of(ran.pipeline)
     assert table.has_revisions(table.version)
 
 
-def test_the_statements_of_views_are_printed(bench, tmp_path, capsys):
-    bench.land([row(1), row(12)])
-    bench.run()
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(yaml.safe_dump(bench.spec))
+def test_the_statements_of_views_are_printed(ran, capsys):
+    spec = spec_file(ran)
     assert main(["views", str(spec), "--schema", "main.an`alytics"]) == 0
     every, latest = capsys.readouterr().out.splitlines()
-    assert every == f"CREATE OR REPLACE VIEW `main`.`an``alytics`.`bench` AS SELECT * FROM delta.`{bench.sink}`;"
+    assert every == f"CREATE OR REPLACE VIEW `main`.`an``alytics`.`bench` AS SELECT * FROM delta.`{ran.sink}`;"
     assert latest.startswith("CREATE OR REPLACE VIEW `main`.`an``alytics`.`bench_latest` AS SELECT `k`, `site`, `window`, ")
     assert list(view_statements(spec)) == ["`bench`", "`bench_latest`"]
-    named = {"checkpoints": {"path": f"{bench.sink}.windowmill"}}
+    named = {"checkpoints": {"path": f"{ran.sink}.windowmill"}}
     for table, schema, views in (
         ("lake.bench", "lake", 1), ("spark_catalog.lake.Bench", "lake", 1), ("lake.bench", "other", 2), ("lake.bench", None, 2),
     ):  # fmt: skip
-        of = parse_pipeline(bench.spec | named | {"sink": {"table": table}})
-        stores.record(of, {table: bench.sink})
+        of = parse_pipeline(ran.spec | named | {"sink": {"table": table}})
+        stores.record(of, {table: ran.sink})
         assert len(view_statements(of, schema)) == views, "a sink that is named like the view of all rows needs none"
     with pytest.raises(SpecError, match=r"schema: got 'a\.\.b'"):
         view_statements(spec, "a..b")

@@ -29,7 +29,7 @@ from windowmill.windowing.planner import plan
 pytestmark = [pytest.mark.thorough, pytest.mark.covers("I7")]
 
 
-def refused_ids(case: Case, rows: list[Row], refused: list[tuple[int, str]]) -> list[tuple[int, str]]:
+def refused_ids(rows: list[Row], refused: list[tuple[int, str]]) -> list[tuple[int, str]]:
     """Which rows were refused, in whatever order they came."""
     return sorted((rows[number]["x"], reason) for number, reason in refused)
 
@@ -38,9 +38,8 @@ def by_parts(case: Case, rows: list[Row], batches: list[tuple[int, int]], *, fin
     engine, commits = KernelEngine(case.pipeline, math.inf), np.array(case.commits, np.int64)
     for first, last in batches:
         chosen = [row for row, commit in zip(rows, case.commits, strict=True) if first <= commit < last]
-        masks = (
-            {CONDITION: pa.array([(row["i"] or 0) > 3 for row in chosen], pa.bool_())} if CONDITION in case.pipeline.conditions() else {}
-        )
+        is_asked = CONDITION in case.pipeline.conditions()
+        masks = {CONDITION: pa.array([(row["i"] or 0) > 3 for row in chosen], pa.bool_())} if is_asked else {}
         table = pa.Table.from_pylist(chosen, schema=case.schema)
         engine.feed(TryBatch(table, masks, commits[(commits >= first) & (commits < last)]))
     results = engine.finish(final=final)
@@ -88,16 +87,16 @@ def check_orders_and_cuts(case: Case) -> None:
     rng = random.Random(-case.seed - 1)
     for final in (False, True):
         wanted = case.expected(final=final)
-        aside = refused_ids(case, case.rows, wanted.quarantined)
+        aside = refused_ids(case.rows, wanted.quarantined)
         rows = case.permuted(rng)
         again = case.expected(rows, final=final)
         assert differences(again.rows, wanted.rows) == []
-        assert refused_ids(case, rows, again.quarantined) == aside
+        assert refused_ids(rows, again.quarantined) == aside
         for batches in (case.batches(rng), [(0, case.commits[-1] + 1)]):
             rows = case.permuted(rng)
             found, refused = by_parts(case, rows, batches, final=final)
             assert differences(found, wanted.rows) == []
-            assert refused_ids(case, rows, refused) == aside
+            assert refused_ids(rows, refused) == aside
 
 
 @pytest.mark.parametrize("seed", examples(20))
@@ -106,18 +105,13 @@ def test_commits_of_lines_give_what_the_reference_says(seed):
     size = rng.choice([1, 2, 3, 7, len(case.rows)])
     case.commits = [number // size for number in range(len(case.rows))]
     wanted = case.expected(final=True)
-    shown = [without_retracted(row) for row in wanted.rows if not row.get("retracted")]
+    shown = [{name: value for name, value in row.items() if name != "retracted"} for row in wanted.rows if not row.get("retracted")]
     for engine in ("kernel", "reference"):
         rows = case.permuted(rng)
         outcome = attempt(case.pipeline, lines(case, rows), rng.choice([None, 1, 4, 9]), engine, commit_rows=size)
         assert differences(sorted((dict(row) for row in outcome.rows), key=case.place), shown) == []
         refused = [(row.line - 1, row.reason) for row in outcome.refused]
-        assert refused_ids(case, rows, refused) == refused_ids(case, case.rows, wanted.quarantined)
-
-
-def without_retracted(row: Row) -> Row:
-    """``row`` as ``try`` prints it."""
-    return {name: value for name, value in row.items() if name != "retracted"}
+        assert refused_ids(rows, refused) == refused_ids(case.rows, wanted.quarantined)
 
 
 @pytest.mark.parametrize("seed", examples(30))
@@ -136,14 +130,9 @@ def test_try_goes_the_ways_that_explain_names(seed: int, monkeypatch: pytest.Mon
 
 def lines(case: Case, rows: list[Row]) -> bytes:
     """``rows`` as JSON lines."""
-    read = ({name: value if name != "t" else told(case, value) for name, value in row.items()} for row in rows)
-    return "".join(json.dumps(row) + "\n" for row in read).encode()
-
-
-def told(case: Case, value: int | None) -> Any:
-    if value is None or "unit" in case.spec["time"]:
-        return value
-    return str(np.datetime64(value, "us")) + "Z"
+    if "unit" not in case.spec["time"]:
+        rows = [row | {"t": None if row["t"] is None else f"{np.datetime64(row['t'], 'us')}Z"} for row in rows]
+    return "".join(json.dumps(row) + "\n" for row in rows).encode()
 
 
 @pytest.mark.parametrize("seed", examples(60))
@@ -161,22 +150,16 @@ def test_a_bounded_input_gives_what_the_reference_says(seed):
     rows = rows.append_column(NUMBER_OF, pa.array(np.arange(len(rows))))
     bounded = replace(bounded, seen=seen_after(rows, None))
     found = [each for done in bounded.reduce([Lifted(bounded.judged(rows))], None) for each in bounded.tables(done)]
-    axis = [name for name in ("window_start", "window_end") if table.schema.field("t").type != pa.int64()]
-    shown = [row for each in found for row in as_integers(each.drop_columns(["batch"]), axis).to_pylist()]
+    bounds = {name: pa.int64() for name in ("window_start", "window_end")}
+    whole = [each.cast(pa.schema([field.with_type(bounds.get(field.name, field.type)) for field in each.schema])) for each in found]
+    shown = [row for each in whole for row in each.drop_columns(["batch"]).to_pylist()]
     assert differences(sorted(shown, key=case.place), wanted.rows) == []
-
-
-def as_integers(rows: pa.Table, names: list[str]) -> pa.Table:
-    for name in names:
-        rows = rows.set_column(rows.column_names.index(name), name, rows.column(name).cast(pa.int64()))
-    return rows
 
 
 @pytest.mark.parametrize("seed", examples(20))
 def test_batches_over_a_state_table_give_what_the_reference_says(tmp_path, seed):
     case, rng = random_case(seed, instants=True, points=True, usable=True), random.Random(-seed - 1)
-    if case.spec["keys"] != ["k"]:
-        case.spec["keys"] = ["k"]
+    case.spec["keys"] = ["k"]
     case.rows = [row | {"k": row["k"] or "d", "s": row["s"] or "q", "f": row["f"]} for row in case.rows]
     run, rows = Run(case.pipeline, str(tmp_path / "state")), case.permuted(rng)
     for first, last in case.batches(rng):
@@ -184,4 +167,4 @@ def test_batches_over_a_state_table_give_what_the_reference_says(tmp_path, seed)
         run.step(rows[places[0] : places[-1] + 1], places[0], case.commits[places[0] : places[-1] + 1])
     wanted = case.expected()
     assert differences(sorted(run.rows, key=case.place), wanted.rows) == []
-    assert refused_ids(case, rows, run.refused) == refused_ids(case, case.rows, wanted.quarantined)
+    assert refused_ids(rows, run.refused) == refused_ids(case.rows, wanted.quarantined)

@@ -8,13 +8,15 @@ import os
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tests.checkpoints.records import plan
@@ -62,15 +64,32 @@ def table(tmp_path) -> Path:
     return path
 
 
-def _first(runnable: Runnable, arrival: reading.Arrival = "log", **limits: int) -> tuple[VersionRange, reading.Reading]:
+def _next(runnable: Runnable, before: Plan | None, arrival: reading.Arrival = "log", **limits: int) -> tuple[VersionRange, Reading]:
+    """The versions that a run reads behind ``before``, and what it reads of them."""
     source = read_source_table(runnable.source_path)
-    versions = next_versions(runnable, source, None, arrival, limits=Limits(**(LIMITS | limits)))
+    versions = next_versions(runnable, source, before, arrival, limits=Limits(**(LIMITS | limits)))
     check_readable(runnable, source, versions, again=False)
     return versions, reading_of(runnable, source, versions)
 
 
+def _first(runnable: Runnable, arrival: reading.Arrival = "log", **limits: int) -> tuple[VersionRange, Reading]:
+    return _next(runnable, None, arrival, **limits)
+
+
+def _again(path: Path, before: list[Plan], arrival: reading.Arrival, **source: Any) -> tuple[VersionRange, Reading]:
+    """The versions that a backfill behind ``before`` reads, and what it reads of them."""
+    runnable, table = _runnable(path, **source), read_source_table(str(path))
+    versions = backfill_versions(runnable, table, before, arrival)
+    return versions, check_readable(runnable, table, versions, again=True)
+
+
 def _plan(**values: Any) -> Plan:
     return plan(0, **values)
+
+
+def _plans(*versions: int) -> list[Plan]:
+    """Plans that go from each of ``versions`` to the next."""
+    return [_plan(from_version=begin, to_version=end) for begin, end in pairwise(versions)]
 
 
 def _vacuum(path: Path) -> None:
@@ -83,18 +102,21 @@ def _clean_log(path: Path) -> None:
         entry.unlink()
 
 
-def _rows(path: Path, found: reading.Reading) -> list[int]:
-    import pyarrow.parquet as pq
-
+def _rows(path: Path, found: Reading) -> list[int]:
     return [t for file in found.files for t in pq.read_table(path / file.path).column("t").to_pylist()]
 
 
-def test_a_first_batch_takes_rows_in_the_order_of_the_log(table):
+@pytest.mark.covers("S9")
+def test_a_first_batch_takes_rows_in_the_order_of_the_log(table, tmp_path):
     versions, found = _first(_runnable(table))
     assert versions == VersionRange(-1, 2, None)
     assert found.snapshot_files == 0
     assert _rows(table, found) == [1, 2, 5, 6, 3, 4]
     assert _first(_runnable(table), files=2)[0] == VersionRange(-1, 1, None)
+    size = sum(file.stat().st_size for file in table.glob("*.parquet")) // 3
+    assert _first(_runnable(table), size_bytes=size * 2 + 10)[0].through == 1
+    moved = Path(shutil.move(table, tmp_path / "moved"))
+    assert _rows(moved, _first(_runnable(moved))[1]) == [1, 2, 5, 6, 3, 4], "a copy reads its own files"
 
 
 @pytest.mark.covers("S5")
@@ -140,24 +162,23 @@ def test_a_first_batch_by_event_time_when_asked(table):
     versions, found = _first(_runnable(table), "event_time")
     assert versions == VersionRange(-1, 2, 2)
     assert found.snapshot_files == 3
-    source = read_source_table(str(table))
     with pytest.raises(SpecError, match="for history, but a batch has been committed"):
-        next_versions(_runnable(table), source, _plan(from_version=-1, to_version=1), "event_time", limits=Limits(**LIMITS))
+        _next(_runnable(table), *_plans(-1, 1), "event_time")
 
 
 @pytest.mark.covers("S4")
 def test_changed_rows_are_refused_or_ignored_and_counted(table):
-    _deleted(table)
-    _land(table, [7, 8])
-    source, before = read_source_table(str(table)), _plan(from_version=-1, to_version=2)
-    with pytest.raises(NonAppendCommitError, match=r"version 3 \(DELETE\).*`windowmill restate`.*source.changes to restate.*ignore"):
-        next_versions(_runnable(table), source, before, "log", limits=Limits(**LIMITS))
+    """What is appended after a version that changed rows is read, whatever comes between."""
+    for appended, deleted in ((7, "t = 1"), (8, "t in (2, 5)")):
+        _land(table, [appended])
+        DeltaTable(str(table)).delete(deleted)
+    _land(table, [9])
+    with pytest.raises(NonAppendCommitError, match=r"version 4 \(DELETE\).*`windowmill restate`.*source.changes to restate.*ignore"):
+        _next(_runnable(table), *_plans(-1, 2))
     runnable = _runnable(table, changes="ignore")
-    versions = next_versions(runnable, source, before, "log", limits=Limits(**LIMITS))
-    assert versions == VersionRange(2, 4, None)
-    found = reading_of(runnable, source, versions)
-    assert _rows(table, found) == [7, 8]
-    assert found.rows_ignored == 1
+    versions, found = _next(runnable, *_plans(-1, 2))
+    assert versions == VersionRange(2, 7, None)
+    assert (_rows(table, found), found.rows_ignored) == ([7, 8, 9], 3)
     assert runnable.pipeline.meaning_hash() == _runnable(table).pipeline.meaning_hash()
 
 
@@ -171,8 +192,6 @@ def test_a_restore_brings_back_rows_that_have_been_read(table):
 
 
 def test_a_replaced_range_of_a_windowmill_sink_is_named(table):
-    from deltalake import CommitProperties
-
     told = CommitProperties(custom_metadata={"userMetadata": json.dumps({"pipeline": "upstream", "generation": "g", "batch": 3})})
     rows = pa.table({"t": [5], "p": ["1"]})
     write_deltalake(str(table), rows, mode="overwrite", predicate="t = 5", commit_properties=told)
@@ -192,38 +211,29 @@ def test_the_next_change_is_told_with_those_that_follow_it(table):
 @pytest.mark.covers("S1")
 @pytest.mark.parametrize("trouble", [_compacted, _clean_log], ids=["compacted and vacuumed", "log cleaned up"])
 def test_a_backfill_of_a_running_pipeline_needs_the_order_of_arrival(table, trouble):
-    runnable, before = _runnable(table), [_plan(from_version=-1, to_version=1), _plan(from_version=1, to_version=2)]
-    source = read_source_table(str(table))
-    assert backfill_versions(runnable, source, before, "log") == VersionRange(-1, 2, None)
-    check_readable(runnable, source, backfill_versions(runnable, source, before, "log"), again=True)
+    before = _plans(-1, 1, 2)
+    assert _again(table, before, "log")[0] == VersionRange(-1, 2, None)
     trouble(table)
     _land(table, [9])
-    source = read_source_table(str(table))
     with pytest.raises(ArrivalUnknownError, match=r"--arrival event_time"):
-        check_readable(runnable, source, backfill_versions(runnable, source, before, "log"), again=True)
+        _again(table, before, "log")
 
 
 def test_a_backfill_by_event_time_reads_what_has_been_committed(table):
-    before = [_plan(from_version=-1, to_version=1)]
-    source = read_source_table(str(table))
-    versions = backfill_versions(_runnable(table), source, before, "event_time")
+    versions, found = _again(table, _plans(-1, 1), "event_time")
     assert versions == VersionRange(-1, 1, 1)
-    assert sorted(_rows(table, reading_of(_runnable(table), source, versions))) == [1, 2, 5, 6]
+    assert sorted(_rows(table, found)) == [1, 2, 5, 6]
 
 
 @pytest.mark.covers("S5")
 def test_a_snapshot_whose_files_were_rewritten_is_read_from_the_new_ones(table):
     before = [_plan(from_version=-1, to_version=2, snapshot=2)]
-    runnable = _runnable(table)
-    assert backfill_versions(runnable, read_source_table(str(table)), before, "log") == VersionRange(-1, 2, 2)
+    assert _again(table, before, "log")[0] == VersionRange(-1, 2, 2)
     _compacted(table)
     _land(table, [9])
-    source = read_source_table(str(table))
     for arrival in ("log", "event_time"):
-        versions = backfill_versions(runnable, source, before, arrival)
-        assert versions.through == 2 < (versions.snapshot or 0) < source.version
-        check_readable(runnable, source, versions, again=True)
-        found = reading_of(runnable, source, versions)
+        versions, found = _again(table, before, arrival)
+        assert versions.through == 2 < (versions.snapshot or 0) < read_source_table(str(table)).version
         assert sorted(_rows(table, found)) == [1, 2, 3, 4, 5, 6]
         assert found.snapshot_files == len(found.files)
 
@@ -232,110 +242,89 @@ def _updated(path: Path) -> None:
     DeltaTable(str(path)).update(predicate="t = 5", updates={"p": "'9'"})
 
 
-def _current(path: Path, before: list[Plan], **source: Any) -> VersionRange:
-    return backfill_versions(_runnable(path, **source), read_source_table(str(path)), before, "current")
+def _updated_and_appended(path: Path) -> None:
+    _updated(path)
+    _land(path, [8, 7])
 
 
-def test_a_backfill_of_a_source_that_has_only_appended_reads_what_earlier_batches_read(table):
-    before = [_plan(from_version=-1, to_version=1), _plan(from_version=1, to_version=2)]
-    DeltaTable(str(table)).optimize.compact()
-    _land(table, [9])
-    versions = _current(table, before)
-    assert (versions, versions.why) == (VersionRange(-1, 2, None), None)
+def _compacted_and_appended(path: Path) -> None:
+    DeltaTable(str(path)).optimize.compact()
+    _land(path, [9])
 
 
-@pytest.mark.covers("S4")
-def test_a_backfill_reads_changed_rows_as_they_are_now_and_later_ones_in_the_order_of_the_log(table):
-    _updated(table)
-    _land(table, [8, 7])
-    before = [_plan(from_version=-1, to_version=2), _plan(from_version=2, to_version=4)]
-    versions = _current(table, before, changes="ignore")
-    assert versions == VersionRange(-1, 4, 3)
-    assert versions.why is not None
-    assert versions.why.startswith("source version 3 (UPDATE) changed rows: rows through version 3 count as the table holds them now")
-    found = reading_of(_runnable(table), read_source_table(str(table)), versions)
-    assert (sorted(_rows(table, found)[:-2]), _rows(table, found)[-2:]) == ([1, 2, 3, 4, 5, 6], [8, 7])
-    assert found.commits[-1] == 4
+UPDATE = "source version 3 (UPDATE) changed rows"
+#: A restatement, also one of rows that came too late, after which no version has changed rows.
+RESTATED = RestatePlan(**{name: getattr(_plan(), name) for name in PINNED} | {"from_version": 2, "to_version": 2, "snapshot": 2})
 
 
 @pytest.mark.covers("S4")
-def test_a_backfill_reads_rows_that_were_changed_after_the_last_run(table):
-    """Also where the spec refuses such versions, so that no run has read past them."""
-    _deleted(table)
-    before = [_plan(from_version=-1, to_version=2)]
-    versions = _current(table, before)
-    assert versions == VersionRange(-1, 2, 3)
-    found = reading_of(_runnable(table), read_source_table(str(table)), versions)
-    assert sorted(_rows(table, found)) == [1, 2, 3, 4, 6]
-
-
-@pytest.mark.covers("S4")
-def test_a_backfill_leaves_out_changes_after_unread_rows_and_says_so(table):
-    before = [_plan(from_version=-1, to_version=1)]
-    _updated(table)
-    versions = _current(table, before)
-    assert versions == VersionRange(-1, 1, None)
-    assert (
-        versions.why == "source version 3 (UPDATE) changed rows after rows that are still unread, and is left out; run the pipeline first"
-    )
+@pytest.mark.parametrize(
+    ("change", "before", "versions", "why", "rows"),
+    [
+        (_compacted_and_appended, _plans(-1, 1, 2), VersionRange(-1, 2, None), None, [1, 2, 5, 6, 3, 4]),
+        (
+            *(_updated_and_appended, _plans(-1, 2, 4), VersionRange(-1, 4, 3)),
+            *(f"{UPDATE}: rows through version 3 count as the table holds them now", [1, 2, 3, 4, 5, 6, 8, 7]),
+        ),
+        # Also where the spec refuses such versions, so that no run has read past them.
+        (_deleted, _plans(-1, 2), VersionRange(-1, 2, 3), "source version 3 (DELETE) changed rows: ", [1, 2, 3, 4, 6]),
+        (
+            *(_updated, _plans(-1, 1), VersionRange(-1, 1, None)),
+            *(f"{UPDATE} after rows that are still unread, and is left out; run the pipeline first", [1, 2, 5, 6]),
+        ),
+        (
+            *(lambda path: _land(path, [8, 7]), [*_plans(-1, 2), RESTATED, *_plans(2, 3)], VersionRange(-1, 3, 2)),
+            *("a restatement has read the source again: rows through version 2 count", [1, 2, 3, 4, 5, 6, 8, 7]),
+        ),
+    ],
+    ids=["only appended", "changed, and appended after it", "changed after the last run", "changed after unread rows", "restated"],
+)
+def test_a_backfill_reads_changed_rows_as_they_are_now_and_later_ones_in_the_order_of_the_log(table, change, before, versions, why, rows):
+    change(table)
+    chosen, found = _again(table, before, "current", changes="ignore" if change is _updated_and_appended else "refuse")
+    assert chosen == versions
+    assert chosen.why is None if why is None else (chosen.why or "").startswith(why)
+    of_snapshot = sum(file.rows or 0 for file in found.files[: found.snapshot_files])
+    read = _rows(table, found)
+    assert [*sorted(read[:of_snapshot]), *read[of_snapshot:]] == rows
+    assert found.commits[-1] == max(versions.through, versions.snapshot or 0)
 
 
 @pytest.mark.covers("S1", "S4")
 @pytest.mark.parametrize("trouble", [_compacted, _clean_log, _all_of_it], ids=["compacted and vacuumed", "log cleaned up", "changed, too"])
 def test_a_backfill_reads_the_table_where_the_order_of_arrival_is_no_longer_known(table, trouble):
     trouble(table)
-    runnable, before = _runnable(table), [_plan(from_version=-1, to_version=1), _plan(from_version=1, to_version=2)]
-    if trouble is _all_of_it:
-        before.append(_plan(from_version=2, to_version=DeltaTable(str(table)).version()))
-    source = read_source_table(str(table))
-    versions = _current(table, before)
+    before = _plans(-1, 1, 2, *[DeltaTable(str(table)).version()] * (trouble is _all_of_it))
+    versions, found = _again(table, before, "current")
     assert versions.after == -1
     assert versions.snapshot is not None
     assert "as the table holds them now, in event-time order" in (versions.why or "")
-    found = check_readable(runnable, source, versions, again=True)
     assert sorted(_rows(table, found)) == [t for t in range(1, 7) if trouble is not _all_of_it or t != 5]
 
 
-def test_a_backfill_keeps_what_a_restatement_has_read(table):
-    """Also one of rows that came too late, after which no version has changed rows."""
-    restated = RestatePlan(**{name: getattr(_plan(), name) for name in PINNED} | {"from_version": 2, "to_version": 2, "snapshot": 2})
-    _land(table, [8, 7])
-    before = [_plan(from_version=-1, to_version=2), restated, _plan(from_version=2, to_version=3)]
-    versions = _current(table, before)
-    assert versions == VersionRange(-1, 3, 2)
-    assert (versions.why or "").startswith("a restatement has read the source again: rows through version 2 count")
-
-
 def test_a_backfill_reads_the_newest_snapshot_where_files_after_a_change_are_gone(table):
-    _updated(table)
-    _land(table, [8, 7])
+    _updated_and_appended(table)
     _compacted(table)
-    before = [_plan(from_version=-1, to_version=2), _plan(from_version=2, to_version=4)]
-    versions = _current(table, before, changes="ignore")
-    source = read_source_table(str(table))
-    assert (versions.through, versions.snapshot) == (4, source.version)
-    found = check_readable(_runnable(table), source, versions, again=True)
+    versions, found = _again(table, _plans(-1, 2, 4), "current", changes="ignore")
+    assert (versions.through, versions.snapshot) == (4, DeltaTable(str(table)).version())
     assert (found.snapshot_files, sorted(_rows(table, found))) == (1, [1, 2, 3, 4, 5, 6, 7, 8])
 
 
 def test_a_backfill_from_a_starting_version_cannot_read_a_snapshot(table):
-    before = [_plan(from_version=0, to_version=2)]
-    assert _current(table, before) == VersionRange(0, 2, None)
+    assert _again(table, _plans(0, 2), "current")[0] == VersionRange(0, 2, None)
     _updated(table)
     with pytest.raises(UnsupportedError, match=r"version 3 \(UPDATE\) changed rows.*\(startingVersion\).*--as-arrived"):
-        _current(table, before)
+        _again(table, _plans(0, 2), "current")
 
 
 def test_a_backfill_reads_a_first_snapshot_and_then_the_log(table):
     _compacted(table)
     _land(table, [8, 7])
-    before = [_plan(from_version=-1, to_version=3, snapshot=3), _plan(from_version=3, to_version=DeltaTable(str(table)).version())]
-    source = read_source_table(str(table))
-    versions = backfill_versions(_runnable(table), source, before, "log")
-    found = reading_of(_runnable(table), source, versions)
+    version = DeltaTable(str(table)).version()
+    _, found = _again(table, [_plan(from_version=-1, to_version=3, snapshot=3), *_plans(3, version)], "log")
     assert found.snapshot_files == 1
     assert _rows(table, found)[-2:] == [8, 7]
-    assert [file.version for file in found.files] == [3, source.version]
+    assert [file.version for file in found.files] == [3, version]
 
 
 @pytest.mark.covers("S1")
@@ -386,37 +375,32 @@ def test_starting_version_and_timestamp(table):
 
 
 @pytest.mark.parametrize(
-    ("hours", "since", "first"),
+    ("hours", "recorded_from", "since", "first"),
     [
-        ((0, 2, 1, 3), 1.5, 1),  # a clock set back: what came after the version at 2 o'clock came later
-        ((0, 2, 1, 3), 1, 1),
-        ((0, 2, 1, 3), 0, 0),
-        ((0, 2, 1, 3), 2.5, 3),
-        ((3, 0, 1, 2), 3, 0),
-        ((3, 0, 1, 2), 3 + 2 / 3_600_000, 2),  # each version counts as a millisecond later than the one before
-        ((0, 1, 2, 2), 3, None),
+        *((hours, None, since, first) for hours, since, first in [
+            ((0, 2, 1, 3), 1.5, 1),  # a clock set back: what came after the version at 2 o'clock came later
+            ((0, 2, 1, 3), 1, 1),
+            ((0, 2, 1, 3), 0, 0),
+            ((0, 2, 1, 3), 2.5, 3),
+            ((3, 0, 1, 2), 3, 0),
+            ((3, 0, 1, 2), 3 + 2 / 3_600_000, 2),  # each version counts as a millisecond later than the one before
+            ((0, 1, 2, 2), 3, None),
+        ]),
+        # Times in commits go before those of files.
+        *(((0, 1, 2, 3), recorded, since, first) for recorded in (0, 2) for since, first in [(0, 0), (1, 1), (1.5, 2), (3, 3), (4, None)]),
     ],
-)
-def test_versions_are_chosen_by_times_that_never_go_back(tmp_path, hours, since, first):
+)  # fmt: skip
+def test_versions_are_chosen_by_times_that_never_go_back(tmp_path, hours, recorded_from, since, first):
     epoch = datetime(2024, 3, 1, tzinfo=UTC).timestamp()
     for version, hour in enumerate(hours):
         _land(tmp_path / "source", [version])
-        os.utime(tmp_path / f"source/_delta_log/{version:020d}.json", (epoch + hour * 3_600,) * 2)
-    assert read_source_table(str(tmp_path / "source")).first_version_at(datetime.fromtimestamp(epoch + since * 3_600, UTC)) == first
-
-
-@pytest.mark.parametrize(("since", "first"), [(0, 0), (1, 1), (1.5, 2), (3, 3), (4, None)])
-@pytest.mark.parametrize("recorded_from", [0, 2])
-def test_times_in_commits_go_before_those_of_files(tmp_path, since, first, recorded_from):
-    epoch = datetime(2024, 3, 1, tzinfo=UTC).timestamp()
-    for version in range(4):
-        _land(tmp_path / "source", [version])
-        entry, at = tmp_path / f"source/_delta_log/{version:020d}.json", epoch + version * 3_600
-        if version >= recorded_from:
+        entry, at = tmp_path / f"source/_delta_log/{version:020d}.json", epoch + hour * 3_600
+        is_recorded = recorded_from is not None and version >= recorded_from
+        if is_recorded:
             actions = [json.loads(line) for line in entry.read_text().splitlines()]
             next(action["commitInfo"] for action in actions if "commitInfo" in action)["inCommitTimestamp"] = int(at * 1_000)
             entry.write_text("\n".join(map(json.dumps, actions)))
-        os.utime(entry, (at if version < recorded_from else epoch,) * 2)
+        os.utime(entry, (epoch if is_recorded else at,) * 2)
     assert read_source_table(str(tmp_path / "source")).first_version_at(datetime.fromtimestamp(epoch + since * 3_600, UTC)) == first
 
 
@@ -498,39 +482,24 @@ def test_options_that_are_refused(table, options, message):
         _runnable(table, options=options)
 
 
-@pytest.mark.covers("S9")
-def test_a_long_backlog_is_bounded_by_bytes_too(table):
-    size = sum(file.stat().st_size for file in table.glob("*.parquet")) // 3
-    assert _first(_runnable(table), size_bytes=size * 2 + 10)[0].through == 1
-
-
 def _with_protocol(path: Path, reader: list[str], writer: list[str]) -> None:
     entry = path / "_delta_log" / f"{0:020d}.json"
     actions = [json.loads(line) for line in entry.read_text().splitlines()]
     for action in actions:
         if "protocol" in action:
-            action["protocol"] = {
-                "minReaderVersion": 3,
-                "minWriterVersion": 7,
-                "readerFeatures": reader,
-                "writerFeatures": [*reader, *writer],
-            }
+            features = {"readerFeatures": reader, "writerFeatures": [*reader, *writer]}
+            action["protocol"] = {"minReaderVersion": 3, "minWriterVersion": 7} | features
     entry.write_text("\n".join(map(json.dumps, actions)) + "\n")
 
 
-def test_a_reader_feature_that_is_not_known_is_refused_by_name(table):
-    _with_protocol(table, ["variantType"], [])
-    with pytest.raises(SourceFeatureError, match="variantType"):
-        read_source_table(str(table))
-    _with_protocol(table, ["timeTravelToTomorrow"], [])
-    with pytest.raises(SourceFeatureError, match="timeTravelToTomorrow"):
-        read_source_table(str(table))
-
-
-@pytest.mark.parametrize("feature", ["catalogManaged", "catalogOwned-preview"])
-def test_a_catalog_managed_table_is_called_so(table, feature):
+@pytest.mark.parametrize(
+    ("feature", "told"),
+    [(name, name) for name in ("variantType", "timeTravelToTomorrow")]
+    + [(name, "catalog-managed table") for name in ("catalogManaged", "catalogOwned-preview")],
+)
+def test_a_reader_feature_that_is_not_known_is_refused_by_name(table, feature, told):
     _with_protocol(table, [feature], ["inCommitTimestamp"])
-    with pytest.raises(SourceFeatureError, match="catalog-managed table"):
+    with pytest.raises(SourceFeatureError, match=told):
         read_source_table(str(table))
 
 
@@ -546,11 +515,6 @@ def test_a_table_whose_versions_do_not_bring_all_rows_is_read_as_it_stands(table
     entry = table / "_delta_log" / f"{0:020d}.json"
     entry.write_text(entry.read_text().replace('"dataChange":true', '"dataChange":false'))
     assert _first(_runnable(table))[0] == VersionRange(-1, 2, 2)
-
-
-def test_a_copied_table_reads_its_own_files(table, tmp_path):
-    moved = Path(shutil.move(table, tmp_path / "moved"))
-    assert _rows(moved, _first(_runnable(moved))[1]) == [1, 2, 5, 6, 3, 4]
 
 
 def test_each_file_of_a_backfill_met_what_the_batch_met_that_read_it_first():
@@ -579,23 +543,6 @@ def test_a_version_that_adds_a_deletion_vector_changes_rows(table):
     plain, hidden = (delta_log._version(3, [{"add": added | more}]) for more in ({}, {"deletionVector": vector}))
     assert (plain.changes, plain.added[0].rows) == (False, 5)
     assert (hidden.changes, hidden.added[0].rows) == (True, 3)
-
-
-@pytest.mark.covers("S4")
-def test_ignored_changes_end_nothing(table):
-    """What is appended after a version that changed rows is read, whatever comes between."""
-    _land(table, [7])
-    DeltaTable(str(table)).delete("t = 1")
-    _land(table, [8])
-    DeltaTable(str(table)).delete("t in (2, 5)")
-    _land(table, [9])
-    runnable = _runnable(table, changes="ignore")
-    source = read_source_table(str(table))
-    versions = next_versions(runnable, source, _plan(from_version=-1, to_version=2), "log", limits=Limits(**LIMITS))
-    found = reading_of(runnable, source, versions)
-    assert versions == VersionRange(2, source.version, None)
-    assert _rows(table, found) == [7, 8, 9]
-    assert found.rows_ignored == 3
 
 
 @pytest.mark.covers("D7")

@@ -27,6 +27,7 @@ RETRIED = {
     "LedgerBehindError", "FencedError", "LeaseTakenError", "StateError", "StateMissingError", "StateCorruptError", "StorageFullError",
     "SinkError",
 }  # fmt: skip
+BOUNDED = {"type": "expect_column_values_to_be_between", "column": "low", "max_value": 9}
 CLASSES = [found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, errors.WindowmillError)]
 
 
@@ -38,21 +39,25 @@ def test_the_exit_code_of_an_error_says_whether_a_retry_may_mend_it(kind):
 
 
 class Bench:
-    """A pipeline whose first batch has been committed without having been carried out."""
+    """A pipeline over two rows whose first batch, unless it ``is_new``, has been committed without having been carried out."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, is_new: bool = False, **fields: Any) -> None:
         self.folder, self.spec = folder, folder / "p.yaml"
         self.fields: dict[str, Any] = a_spec(folder, keys=["k"], time=SECONDS, windows=[TENS], aggregates={"low": {"min": "v"}})
-        self.write()
+        self.write(**fields)
         self.land(1, 2)
-        pipeline = load_pipeline(self.spec)
-        ledger = Ledger.open(pipeline)
-        plan = next_run(runnable_of(pipeline), ledger)
-        assert plan is not None
-        ledger.record(plan, commit(), {}, NOW)
+        if not is_new:
+            plan = next_run(runnable_of(load_pipeline(self.spec)), self.ledger)
+            assert plan is not None
+            self.ledger.record(plan, commit(), {}, NOW)
+
+    @property
+    def ledger(self) -> Ledger:
+        return Ledger.open(load_pipeline(self.spec))
 
     def write(self, **changes: Any) -> None:
-        self.spec.write_text(yaml.safe_dump(self.fields | changes))
+        """Write the spec with ``changes``; its source stays where it is."""
+        self.spec.write_text(yaml.safe_dump(self.fields | changes | {"source": self.fields["source"] | changes.get("source", {})}))
 
     def land(self, *times: int, without: str | None = None, **options: Any) -> None:
         rows = pa.table({"t": pa.array(times, pa.int64()), "v": pa.array(times, pa.int64()), "k": ["a"] * len(times)})
@@ -86,7 +91,7 @@ def changed_spec(bench: Bench) -> None:
 
 def missing_column(bench: Bench) -> None:
     bench.land(3, without="v", mode="overwrite", schema_mode="overwrite")
-    bench.write(source=bench.fields["source"] | {"changes": "ignore"})
+    bench.write(source={"changes": "ignore"})
 
 
 def replaced_source(bench: Bench) -> None:
@@ -95,7 +100,7 @@ def replaced_source(bench: Bench) -> None:
 
 
 def unknown_option(bench: Bench) -> None:
-    bench.write(source=bench.fields["source"] | {"options": {"maxFilesPerTrigger": "many"}})
+    bench.write(source={"options": {"maxFilesPerTrigger": "many"}})
     bench.land(3)
 
 
@@ -113,7 +118,7 @@ def test_what_a_run_refuses_is_said_before_by_status(bench, capsys, change, says
     before = bench.status(capsys)
     assert (before["next_run_error"], before["next_run_exit_code"]) == (None, None)
     change(bench)
-    records = Ledger.open(load_pipeline(bench.spec)).count
+    records = bench.ledger.count
     status = bench.status(capsys)
     assert says in status["next_run_error"]
     assert status["next_run_exit_code"] == 2
@@ -121,7 +126,7 @@ def test_what_a_run_refuses_is_said_before_by_status(bench, capsys, change, says
     assert app.run(["run", str(bench.spec)]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert says in told
-    assert Ledger.open(load_pipeline(bench.spec)).count == records
+    assert bench.ledger.count == records
 
 
 def test_status_says_beforehand_what_is_too_large_for_local(bench, capsys, monkeypatch):
@@ -136,29 +141,25 @@ def test_status_says_beforehand_what_is_too_large_for_local(bench, capsys, monke
     assert status["next_run_error"] in " ".join(capsys.readouterr().err.split())
 
 
-def a_bounded_result(tmp_path, values, *rules):
-    """The path of a spec whose least values are to be 9 at most, over ``values`` of which the first is published."""
-    rules = [{"type": "expect_column_values_to_be_between", "column": "low", "max_value": 9}, *rules]
-    fields = a_spec(tmp_path, keys=["k"], time=SECONDS, windows=[TENS], aggregates={"low": {"min": "v"}}, expectations=rules)
-    (tmp_path / "p.yaml").write_text(yaml.safe_dump(fields))
-    write_deltalake(str(tmp_path / "source"), pa.table({"t": [3, 25], "v": values, "k": ["a", "a"]}))
-    return str(tmp_path / "p.yaml")
-
-
-def test_a_rule_that_only_spark_evaluates_is_named(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize(
+    ("least", "rules", "code", "says"),
+    [
+        (
+            *(1.0, [{"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT * FROM {batch} WHERE low > 9"}], 2),
+            "batch 0: only Spark evaluates expectations.1 (unexpected_rows_expectation); compute is local",
+        ),
+        (float("nan"), [], 3, "expect_column_values_to_be_between(low) failed [critical]: 1 of 1 rows break the rule"),
+    ],
+    ids=["a rule in SQL", "NaN breaks an upper bound"],
+)
+def test_a_batch_that_rules_do_not_pass_is_told(tmp_path, capsys, monkeypatch, least, rules, code, says):
     monkeypatch.setenv(COMPUTE.name, "local")
-    query = {"type": "unexpected_rows_expectation", "unexpected_rows_query": "SELECT * FROM {batch} WHERE low > 9"}
-    assert app.run(["run", a_bounded_result(tmp_path, [1.0, 2.0], query)]) == 2
-    says = "batch 0: only Spark evaluates expectations.1 (unexpected_rows_expectation); compute is local"
-    assert says in " ".join(capsys.readouterr().err.split())
-
-
-def test_nan_breaks_an_upper_bound_and_stops_no_pipeline(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv(COMPUTE.name, "local")
-    assert app.run(["run", a_bounded_result(tmp_path, [float("nan"), 2.0])]) == 3
-    assert "expect_column_values_to_be_between(low) failed [critical]: 1 of 1 rows break the rule" in " ".join(
-        capsys.readouterr().err.split()
+    bench = Bench(tmp_path, is_new=True, expectations=[BOUNDED, *rules])
+    write_deltalake(
+        str(tmp_path / "source"), pa.table({"t": [3, 25], "v": [least, 2.0], "k": ["a", "a"]}), mode="overwrite", schema_mode="overwrite"
     )
+    assert app.run(["run", str(bench.spec)]) == code
+    assert says in " ".join(capsys.readouterr().err.split())
 
 
 def test_status_says_which_waiting_versions_change_rows(bench, capsys):
@@ -173,7 +174,7 @@ def test_status_says_which_waiting_versions_change_rows(bench, capsys):
     assert "versions waiting 3, of which version 3 is an UPDATE" in bench.text(capsys)
     DeltaTable(str(bench.folder / "source")).delete("v = 2")
     assert "versions waiting 4, of which versions 3 (UPDATE), 4 (DELETE) change rows" in bench.text(capsys)
-    bench.write(source=bench.fields["source"] | {"changes": "ignore"})
+    bench.write(source={"changes": "ignore"})
     assert bench.status(capsys)["next_run_error"] is None
 
 
@@ -184,22 +185,10 @@ def test_status_leaves_a_failure_that_a_retry_may_mend_to_the_retry(bench, capsy
     assert "there is no Delta table" in status["next_run_error"]
 
 
-def test_status_of_a_pipeline_that_has_never_run(tmp_path, capsys):
-    bench = Bench.__new__(Bench)
-    bench.folder, bench.spec = tmp_path, tmp_path / "p.yaml"
-    bench.fields = a_spec(tmp_path, keys=["gate"], time=SECONDS, windows=[TENS], aggregates={"low": {"min": "v"}})  # fmt: skip
-    bench.write()
-    bench.land(1)
-    status = bench.status(capsys)
-    assert (status["versions_waiting"], status["next_run_exit_code"]) == (1, 2)
-    assert "has no column 'gate'" in status["next_run_error"]
-    assert not (tmp_path / "sink.windowmill").exists()
-    assert app.run(["run", str(bench.spec)]) == 2
-
-
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
+        ({"keys": ["gate"]}, "has no column 'gate'"),
         ({"aggregates": {"low": {"min": "v", "where": "w > 1"}}}, "aggregates.low.where: the source"),
         # Spark takes these for functions where no column has the name: the user that runs, and the clock.
         ({"aggregates": {"low": {"min": "v", "where": "user = 'root'"}}}, "has no column 'user'"),
@@ -208,46 +197,48 @@ def test_status_of_a_pipeline_that_has_never_run(tmp_path, capsys):
         ({"windows": [{"name": "w", "type": "tumbling", "evict": {"punctuation": "stop"}}]}, "has no column 'stop'"),
     ],
 )
-def test_a_condition_on_a_column_that_is_not_there_is_refused_before_a_batch_is_planned(tmp_path, capsys, fields, says):
-    bench = Bench.__new__(Bench)
-    bench.folder, bench.spec = tmp_path, tmp_path / "p.yaml"
-    bench.fields = a_spec(tmp_path, keys=["k"], time=SECONDS, windows=[TENS], aggregates={"low": {"min": "v"}})  # fmt: skip
-    bench.write(**fields | {"source": {"path": str(tmp_path / "source")} | fields.get("source", {})})
-    bench.land(1)
+def test_a_column_that_is_not_there_is_refused_before_a_first_batch_is_planned(tmp_path, capsys, fields, says):
+    bench = Bench(tmp_path, is_new=True, **fields)
     status = bench.status(capsys)
     assert says in status["next_run_error"]
-    assert status["next_run_exit_code"] == 2
+    assert (status["versions_waiting"], status["next_run_exit_code"]) == (1, 2)
+    assert not (tmp_path / "sink.windowmill").exists()
     assert app.run(["run", str(bench.spec)]) == 2
-    assert not Ledger.open(load_pipeline(bench.spec)).count
+    assert not bench.ledger.count
+
+
+def pipeline_of(folder: Path, name: str, **fields: Any) -> str:
+    """A pipeline in this process; its source and sink are named as the first one's unless given."""
+    path = folder / f"{name}.yaml"
+    path.write_text(yaml.safe_dump(a_spec(folder, pipeline=name, keys=["k"], compute="local", windows=[TENS], time=SECONDS) | fields))
+    return str(path)
+
+
+def pipeline_over(folder: Path, results: str, **fields: Any) -> str:
+    """A pipeline over the ``results`` in this folder."""
+    places = {"source": {"path": str(folder / results)} | fields.pop("source", {}), "sink": {"path": str(folder / f"over-{results}")}}
+    return pipeline_of(folder, f"over_{results}", time={"column": "window_end", "unit": "s"}, **places, **fields)
+
+
+TWO = [TENS, TENS | {"name": "z", "size": 20}]
 
 
 @pytest.mark.parametrize(
     ("first", "filter_", "says"),
     [
         ({}, None, None),
-        (
-            {"windows": [TENS, TENS | {"name": "z", "size": 20}]},
-            None,
-            "has rows of the windows w, z, all of which would count: read a sink",
-        ),
-        ({"windows": [TENS, TENS | {"name": "z", "size": 20}]}, "window_end > 0", "source.filter, such as \"window = 'w'\""),
-        ({"windows": [TENS, TENS | {"name": "z", "size": 20}]}, "n > 0 and `window` = 'w'", None),
+        ({"windows": TWO}, None, "has rows of the windows w, z, all of which would count: read a sink"),
+        ({"windows": TWO}, "window_end > 0", "source.filter, such as \"window = 'w'\""),
+        ({"windows": TWO}, "n > 0 and `window` = 'w'", None),
         ({"emit": "revise"}, None, "has rows of revisions, each of which would count: read a sink"),
         ({"emit": "revise"}, "window = 'w'", "revisions"),
     ],
 )
 def test_results_of_several_windows_or_revisions_are_no_events(tmp_path, capsys, first, filter_, says):
-    def write(name: str, **fields: Any) -> str:
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(a_spec(tmp_path, pipeline=name, keys=["k"], compute="local", windows=[TENS]) | fields))
-        return str(path)
-
-    upper = write("upper", time=SECONDS, **first)
+    upper = pipeline_of(tmp_path, "upper", **first)
     write_deltalake(str(tmp_path / "source"), pa.table({"t": [1, 12, 99], "k": ["a", "b", "a"]}))
     assert app.run(["run", upper]) == 0
-    time = {"column": "window_end", "unit": "s"}
-    over = {"path": str(tmp_path / "sink")} | ({"filter": filter_} if filter_ else {})
-    lower = write("lower", source=over, time=time, sink={"path": str(tmp_path / "lower")}, aggregates={"s": {"sum": "n"}})
+    lower = pipeline_over(tmp_path, "sink", source={"filter": filter_} if filter_ else {}, aggregates={"s": {"sum": "n"}})
     DeltaTable(str(tmp_path / "sink")).optimize.compact()
     for command in (["validate", lower, "--source"], ["backfill", lower, "--from", "0", "--to", "50"], ["run", lower]):
         capsys.readouterr()
@@ -255,28 +246,16 @@ def test_results_of_several_windows_or_revisions_are_no_events(tmp_path, capsys,
         told = " ".join(capsys.readouterr().err.split())
         assert says is None or (says in told and "source.path: " in told)
     # A copy of what the view shows is a table like any other, also one that has all columns.
-    rows = DeltaTable(str(tmp_path / "sink")).to_pyarrow_table()
-    write_deltalake(str(tmp_path / "copy"), rows)
-    copied = write("copied", source={"path": str(tmp_path / "copy")}, time=time, sink={"path": str(tmp_path / "copied")})
-    assert app.run(["run", copied]) == 0
+    write_deltalake(str(tmp_path / "copy"), DeltaTable(str(tmp_path / "sink")).to_pyarrow_table())
+    assert app.run(["run", pipeline_over(tmp_path, "copy")]) == 0
 
 
 def test_a_sink_that_a_restatement_has_revised_is_no_source_any_more(tmp_path, capsys):
-    def write(name: str, **fields: Any) -> str:
-        path = tmp_path / f"{name}.yaml"
-        path.write_text(yaml.safe_dump(a_spec(tmp_path, pipeline=name, keys=["k"], compute="local", windows=[TENS]) | fields))
-        return str(path)
-
     source = str(tmp_path / "source")
-    upper = write(
-        "upper", time=SECONDS, windows=[TENS], source={"path": source, "changes": "restate"}, checkpoints={"path": str(tmp_path / "own")}
-    )
+    upper = pipeline_of(tmp_path, "upper", source={"path": source, "changes": "restate"}, checkpoints={"path": str(tmp_path / "own")})
     write_deltalake(source, pa.table({"t": [1, 12, 99], "k": ["a", "a", "a"]}))
-    assert app.run(["run", upper]) == 0
-    lower = write(
-        "lower", source={"path": str(tmp_path / "sink")}, time={"column": "window_end", "unit": "s"}, sink={"path": str(tmp_path / "lower")}
-    )
-    assert app.run(["run", lower]) == 0
+    lower = pipeline_over(tmp_path, "sink")
+    assert [app.run(["run", spec]) for spec in (upper, lower)] == [0, 0]
     DeltaTable(source).update({"t": "2"}, predicate="t = 12")
     assert app.run(["run", upper]) == 0
     capsys.readouterr()

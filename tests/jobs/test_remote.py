@@ -21,14 +21,6 @@ from windowmill.jobs.warm import connect_server
 from windowmill.windowing.errors import MachineError, ServerGoneError
 
 
-@pytest.fixture
-def silent_port() -> int:
-    """A port at which nothing listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.parametrize(
     ("found", "told"),
     [
@@ -50,8 +42,12 @@ def test_a_wrong_address_is_one_line(address):
     assert type(caught.value) is MachineError
 
 
-def test_a_server_that_does_not_answer_leaves_the_work_to_this_process(silent_port, monkeypatch):
+def test_a_server_that_does_not_answer_leaves_the_work_to_this_process(monkeypatch):
     told: list[str] = []
+    monkeypatch.delenv(SERVER, raising=False)
+    assert check_server() == [], "none is examined where none is named"
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        silent_port = probe.getsockname()[1]
     monkeypatch.setenv(SERVER, f"sc://localhost:{silent_port}/;token=hidden")
     assert session._of_server({}, Shipment(), told.append) is None
     [line] = told
@@ -59,11 +55,6 @@ def test_a_server_that_does_not_answer_leaves_the_work_to_this_process(silent_po
     assert line.endswith("; this process starts Spark of its own")
     [check] = check_server()
     assert (check.ok, "hidden" in check.found) == ("warn", False)
-
-
-def test_no_server_is_examined_where_none_is_named(monkeypatch):
-    monkeypatch.delenv(SERVER, raising=False)
-    assert check_server() == []
 
 
 @pytest.mark.parametrize(
@@ -123,18 +114,14 @@ def test_an_error_of_a_lost_server_is_known(said):
     assert "the Spark Connect server has died or lost its session; run again" in failures.explain(RuntimeError(said))
 
 
-def test_connections_to_a_port_are_counted():
+def test_connections_to_a_port_are_counted_and_a_port_that_is_taken_is_told():
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
         assert connect_server.clients(port) == 0
         with socket.create_connection(("127.0.0.1", port)):
             assert connect_server.clients(port) == 1
         assert connect_server.clients(port, recent=True) >= 1
-
-
-def test_a_port_that_is_taken_is_told():
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        taken = connect_server.Server(listening.getsockname()[1], connect_server.ServerLimits(), print)
+        taken = connect_server.Server(port, connect_server.ServerLimits(), print)
         with pytest.raises(MachineError, match="is in use; stop what listens there, or choose another one by --port"):
             taken.keep(lambda _: None)
 

@@ -1,4 +1,4 @@
-"""The report page: whole without tables, true to batches, rules and quarantine, and bounded."""
+"""The report page: whole without tables, true to batches, rules, quarantine and the rows of the sink, and bounded."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
+from hashlib import sha256
+from importlib import resources
 from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
@@ -25,12 +27,15 @@ from tests.jobs.reporting import HOUR, START, Page, checked, commit, pipeline_at
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.commands.report_commands import cost_of
-from windowmill.jobs.report import quality, write_report
+from windowmill.jobs.commands.summaries import status_of
+from windowmill.jobs.report import ChartSelection, quality, write_report
 from windowmill.jobs.report.cost import Month, figures_of, median_seconds
+from windowmill.jobs.report.curves import Limit, bars_of, read_curves
 from windowmill.jobs.report.freshness import freshness_of
 from windowmill.jobs.report.quality import read_quality
-from windowmill.jobs.report.queries import ReportError, read_quarantine
+from windowmill.jobs.report.queries import ReportError, open_table, read_quarantine
 from windowmill.windowing.axis import to_us
+from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline
 
 
@@ -46,20 +51,14 @@ def test_pipeline_that_never_ran_has_a_page(pipeline):
     assert page.values("href") == ["#results"]
 
 
-def test_page_needs_no_network(pipeline):
-    publish(pipeline, [result_row(START)])
+def test_page_needs_no_network_and_can_be_read_aloud_and_without_scripts(pipeline):
+    publish(pipeline, [result_row(START), result_row(START + HOUR)])
     commit(pipeline)
     page = Page.of(pipeline)
     assert not {"link", "img", "iframe", "object", "embed"} & set(page.tags)
     assert not page.values("src")
     assert not re.search(r"https?:|//[a-z]|url\(|@import", page.html)
     assert "default-src 'none'" in page.values("content", "meta")[1]
-
-
-def test_page_can_be_read_aloud_and_without_scripts(pipeline):
-    publish(pipeline, [result_row(START), result_row(START + HOUR)])
-    commit(pipeline)
-    page = Page.of(pipeline)
     assert page.values("lang", "html") == ["en"]
     drawings = page.values("role").count("img") + page.tags.count("svg")
     assert drawings > 1
@@ -76,12 +75,12 @@ def test_key_figures_add_up(pipeline):
     assert "Watermark 1 Feb 2013 02:30 results complete to 1 Feb 2013 02:00" in words
     assert "Batch 2: passed" in words
     assert "3 runs, 0 backfills" in words
+    commit(pipeline, rows_read=11)
+    assert "does not add up" in Page.of(pipeline).words
 
 
 @pytest.mark.parametrize(("quarantined", "warned"), [(15, False), (16, True)])
 def test_many_quarantined_rows_are_warned_of(pipeline, quarantined, warned):
-    from windowmill.jobs.commands.summaries import status_of
-
     commit(pipeline, rows_read=1_500, rows_applied=1_500 - quarantined, rows_quarantined=quarantined)
     words = Page.of(pipeline).html
     assert ("16 of 1,500 rows read (1.1%) were quarantined" in words) is warned
@@ -100,13 +99,17 @@ def backfilled(pipeline: Pipeline, **outcome: Any) -> None:
 
 
 def test_published_are_the_rows_that_the_sink_holds(pipeline):
-    """A backfill publishes rows anew; they are not two."""
+    """A backfill publishes rows anew; they are not two, also in the demo's table."""
     publish(pipeline, [result_row(START), result_row(START + HOUR), result_row(START + HOUR, window="day")])
-    commit(pipeline, rows_published=3)
-    backfilled(pipeline, rows_published=2)
+    commit(pipeline, rows_read=10, rows_applied=8, rows_published=3)
+    backfilled(pipeline, rows_read=10, rows_applied=8, rows_published=2)
     words = Page.of(pipeline).words
     assert "Published 3 result rows in 2 windows" in words
     assert "1 run, 1 backfill" in words
+    footers = {column.header: column.footer for column in batches_table(Ledger.open(pipeline), in_sink=3).columns}
+    assert footers == {
+        "batch": "all", "rows": "10", "slices": "", "FlatFAT": "", "results": "3", "verdict": "", "s": "", "computed by": "", "tasks": "",
+    }  # fmt: skip
 
 
 def test_warnings_are_those_of_the_last_batch(pipeline):
@@ -118,31 +121,6 @@ def test_warnings_are_those_of_the_last_batch(pipeline):
     assert "50 of 100" not in words
     backfilled(pipeline, rows_read=100, rows_applied=100)
     assert "of 100 rows read" not in Page.of(pipeline).words
-
-
-def test_the_demo_counts_rows_once(pipeline):
-    commit(pipeline, rows_read=10, rows_applied=8, rows_published=3)
-    backfilled(pipeline, rows_read=10, rows_applied=8, rows_published=2)
-    table = batches_table(Ledger.open(pipeline), in_sink=3)
-    footers = {column.header: column.footer for column in table.columns}
-    assert footers == {
-        "batch": "all", "rows": "10", "slices": "", "FlatFAT": "", "results": "3", "verdict": "", "s": "", "computed by": "", "tasks": "",
-    }  # fmt: skip
-
-
-def test_figures_that_do_not_add_up_are_said_to(pipeline):
-    commit(pipeline, rows_read=11)
-    assert "does not add up" in Page.of(pipeline).words
-
-
-def test_held_batch_shows_in_the_badge(pipeline):
-    commit(pipeline)
-    ledger = Ledger.open(pipeline)
-    planned = replace(ledger.newest.plan, batch=1, from_version=0, to_version=1)
-    ledger.record(planned, replace(ledger.newest.outcome, verdict="held"), {}, START)
-    words = Page.of(pipeline).words
-    assert "Batch 1: held" in words
-    assert "1 held" in words
 
 
 def held_back(pipeline: Pipeline, verdict: str = "held") -> None:
@@ -170,6 +148,8 @@ def test_held_batch_says_why_and_what_next(pipeline):
     ]
     write_deltalake(places.quality, pa.Table.from_pylist(results))
     words = Page.of(pipeline, spec="specs/delays.yaml").words
+    assert "Batch 1: held" in words
+    assert "1 held" in words
     section = words[words.index("Batch 1 is held") : words.index("Newest event")]
     assert "its 2 rows are not published" in section
     assert "Windows that end 1 Feb 2013 00:00 – 1 Feb 2013 01:00." in section
@@ -201,37 +181,27 @@ def test_shares_from_one_per_cent_on_are_amber(pipeline, rows, amber):
 
 
 @pytest.mark.parametrize(
-    ("schedule", "hours", "batch", "missed"),
+    ("schedule", "hours", "waits", "batch", "missed"),
     [
-        ("@daily", 30, "30 h ago; 1 scheduled instant since without a batch", 1),
-        ("0 * * * *", 3, "3 h ago; 3 scheduled instants since without a batch", 3),
-        ("*/5 * * * *", 240, "10 days ago; 1,000 or more scheduled instants since without a batch", 1_000),
-        ("0 * * * *", 0, "0 ms ago", 0),
-        ("@continuous", 3, "3 h ago", None),
-        (None, 3, "3 h ago", None),
+        ("@daily", 30, 1, "30 h ago; 1 scheduled instant since without a batch", 1),
+        ("0 * * * *", 3, 1, "3 h ago; 3 scheduled instants since without a batch", 3),
+        ("*/5 * * * *", 240, 1, "10 days ago; 1,000 or more scheduled instants since without a batch", 1_000),
+        ("0 * * * *", 0, 1, "0 ms ago", 0),
+        ("@continuous", 3, 1, "3 h ago", None),
+        (None, 3, 1, "3 h ago", None),
+        # Runs without anything to read are not missed.
+        ("@hourly", 3, 0, "3 h ago; the source has nothing new since", 0),
+        ("@hourly", 3, None, "3 h ago; 3 scheduled instants since without a batch", 3),
     ],
 )
-def test_freshness(tmp_path, schedule, hours, batch, missed):
+def test_freshness(tmp_path, schedule, hours, waits, batch, missed):
     pipeline = pipeline_at(tmp_path, schedule=schedule)
     ended = START + timedelta(minutes=30)
-    found = freshness_of(pipeline, START - 4 * 24 * HOUR, ended, ended + hours * HOUR, lambda: 1)
+    found = freshness_of(pipeline, START - 4 * 24 * HOUR, ended, ended + hours * HOUR, lambda: waits)
     assert (found.batch, found.missed) == (batch, missed)
     assert found.event == f"{4 + (hours + 0.5) / 24:.0f} days behind"
     assert freshness_of(pipeline, ended + HOUR, None, ended, lambda: None).event == "60 min ahead"
     assert freshness_of(pipeline, 1_234, None, ended, lambda: None).event == "1,234"
-
-
-@pytest.mark.parametrize(
-    ("waits", "batch", "missed"),
-    [
-        (0, "3 h ago; the source has nothing new since", 0),
-        (2, "3 h ago; 3 scheduled instants since without a batch", 3),
-        (None, "3 h ago; 3 scheduled instants since without a batch", 3),
-    ],
-)
-def test_runs_without_anything_to_read_are_not_missed(tmp_path, waits, batch, missed):
-    found = freshness_of(pipeline_at(tmp_path, schedule="@hourly"), START, START, START + 3 * HOUR, lambda: waits)
-    assert (found.batch, found.missed) == (batch, missed)
 
 
 def test_cost_of_each_batch_and_its_trend(pipeline):
@@ -292,8 +262,7 @@ def test_a_month_and_the_trend_are_those_of_runs_after_the_first_batch(tmp_path)
     assert median_seconds([first, *runs, applied]) == 2.0
 
 
-def test_without_a_schedule_the_rate_is_that_of_the_latest_runs(tmp_path):
-    pipeline = pipeline_at(tmp_path)
+def test_without_a_schedule_the_rate_is_that_of_the_latest_runs(pipeline):
     commit(pipeline, timings={"apply": 1.0})
     [batch] = Ledger.open(pipeline).recent(9)
     runs = [replace(batch, plan=replace(batch.plan, now_us=hour * 3_600_000_000)) for hour in range(5)]
@@ -366,6 +335,10 @@ def test_quality_shows_the_last_attempt_and_tells_warnings_and_broken_rules(pipe
     assert page.values("aria-label", "i") == ["passed", "warned", "broken", "passed"]
 
 
+def condition(kind: str, **fields: Any) -> str:
+    return json.dumps({"row_condition": {"type": kind} | fields})
+
+
 @pytest.mark.parametrize(
     ("arguments", "shown"),
     [
@@ -373,14 +346,8 @@ def test_quality_shows_the_last_attempt_and_tells_warnings_and_broken_rules(pipe
         ("[", "["),
         ('{"column": "n", "min_value": 1, "max_value": null}', "min value 1"),
         ('{"column_list": ["a", "b"], "mostly": 0.9}', "column list a, b, mostly 0.9"),
-        (
-            '{"row_condition": {"type": "comparison", "column": {"name": "window"}, "operator": "IN", "parameter": ["a", "b"]}}',
-            "row condition window IN a, b",
-        ),
-        (
-            '{"row_condition": {"type": "and", "conditions": [{"type": "nullity", "column": {"name": "k"}, "is_null": true}]}}',
-            "row condition (k IS NULL)",
-        ),
+        (condition("comparison", column={"name": "window"}, operator="IN", parameter=["a", "b"]), "row condition window IN a, b"),
+        (condition("and", conditions=[{"type": "nullity", "column": {"name": "k"}, "is_null": True}]), "row condition (k IS NULL)"),
     ],
 )
 def test_arguments_of_rules_are_shown_as_text(arguments, shown):
@@ -392,13 +359,11 @@ def test_page_is_bounded(tmp_path):
     aggregates = {f"a{n}": {"mean": "delay"} for n in range(12)}
     pipeline = pipeline_at(tmp_path, windows=windows, aggregates=aggregates)
     size = 9 * 30 * 600
-    index = pa.array(range(size))
-    numbers = index.to_pylist()
-    table = {
-        "origin": [f"O{n % 5}" for n in numbers],
-        "carrier": [f"C{n // 5 % 6}" for n in numbers],
-        "window": [f"w{n // 30 % 9}" for n in numbers],
+    numbers = range(size)
+    table: dict[str, Any] = {
+        name: [f"{name[0].upper()}{n // step % many}" for n in numbers] for name, step, many in (("origin", 1, 5), ("carrier", 5, 6))
     }
+    table["window"] = [f"w{n // 30 % 9}" for n in numbers]
     ends = pa.array([to_us(START) + n // 270 * 3_600_000_000 for n in numbers]).cast(pa.timestamp("us", "UTC"))
     table |= {"window_start": ends, "window_end": ends, "trigger": pa.nulls(size, pa.int64()), "revision": pa.array([0] * size, pa.int32())}
     table |= {name: pa.array([float((n * 7919) % (1000 + i)) for n in numbers]) for i, name in enumerate(aggregates)}
@@ -419,19 +384,9 @@ def test_many_batches_show_the_latest(pipeline, monkeypatch):
     assert names == ["late, still counted", "quarantined", "apply", "rows read"]
 
 
-def test_links_start_from_the_page(pipeline, tmp_path):
-    publish(pipeline, [result_row(START)])
-    docs = tmp_path / "delays.windowmill" / "docs" / "index.html"
-    docs.parent.mkdir(parents=True)
-    docs.write_text("docs")
-    beside = Page.of(pipeline)
-    assert {"docs/index.html", "../delays"} <= set(beside.values("href"))
-    elsewhere = Page.of(pipeline, out=str(tmp_path / "a folder" / "page.html"))
-    assert {"../delays.windowmill/docs/index.html", "../delays"} <= set(elsewhere.values("href"))
-
-
-def test_batches_link_to_their_validations(pipeline, tmp_path):
+def test_links_start_from_the_page_and_lead_to_tables_and_validations(pipeline, tmp_path):
     """The newest of a batch that was validated twice; pages of Data Docs link to the batch's row."""
+    publish(pipeline, [result_row(START)])
     commit(pipeline, 2)
     docs = tmp_path / "delays.windowmill" / "docs"
     docs.mkdir(parents=True)
@@ -439,14 +394,11 @@ def test_batches_link_to_their_validations(pipeline, tmp_path):
     for name in ("index.html", *pages):
         (docs / name).write_text("docs")
     page = Page.of(pipeline)
+    assert {"docs/index.html", "../delays"} <= set(page.values("href"))
     assert [href for href in page.values("href") if "batch-" in href] == [f"docs/{pages[0]}"]
+    elsewhere = Page.of(pipeline, out=str(tmp_path / "a folder" / "page.html"))
+    assert {"../delays.windowmill/docs/index.html", "../delays"} <= set(elsewhere.values("href"))
     assert {"batch-0", "batch-1"} <= set(page.values("id", "tr"))
-
-
-def test_out_may_be_a_uri(pipeline, tmp_path):
-    target = f"file://{tmp_path}/page.html"
-    assert write_report(pipeline, out=target) == target
-    assert "never run" in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def test_a_page_that_cannot_be_written_is_told_in_one_line(pipeline, tmp_path):
@@ -455,8 +407,11 @@ def test_a_page_that_cannot_be_written_is_told_in_one_line(pipeline, tmp_path):
             write_report(pipeline, out=target)
 
 
-def test_out_may_be_a_link_or_a_pipe(pipeline, tmp_path):
-    (tmp_path / "page.html").touch()
+def test_out_may_be_a_uri_a_link_or_a_pipe(pipeline, tmp_path):
+    target = f"file://{tmp_path}/page.html"
+    assert write_report(pipeline, out=target) == target
+    assert "never run" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    (tmp_path / "page.html").write_text("")
     (tmp_path / "link.html").symlink_to(tmp_path / "page.html")
     write_report(pipeline, out=str(tmp_path / "link.html"))
     assert (tmp_path / "link.html").is_symlink()
@@ -473,14 +428,231 @@ def test_out_may_be_a_link_or_a_pipe(pipeline, tmp_path):
 def test_damaged_table_leaves_the_old_page(pipeline):
     publish(pipeline, [result_row(START)])
     before = Page.of(pipeline).html
-    for file in pipeline_files(pipeline):
+    files = list(Path(pipeline.sink.path).glob("*.parquet"))
+    assert files
+    for file in files:
         file.unlink()
     with pytest.raises(ReportError, match=r"^table .*delays.* cannot be read for the report .*; nothing has been written"):
         write_report(pipeline)
     assert Path(Places.of(pipeline).report).read_text(encoding="utf-8") == before
 
 
-def pipeline_files(pipeline: Pipeline) -> list[Path]:
-    files = sorted(Path(pipeline.sink.path).glob("*.parquet"))
-    assert files
-    return files
+def curves_of(pipeline: Pipeline) -> Any:
+    """The curves of the only window with results."""
+    [window] = read_curves(pipeline, open_table(pipeline.sink.path)).windows
+    return window
+
+
+def test_curves_are_the_rows(pipeline):
+    publish(pipeline, [result_row(START + n * HOUR, flights=n, mean_delay=n / 2) for n in range(5)])
+    curves = read_curves(pipeline, open_table(pipeline.sink.path))
+    assert [window.name for window in curves.windows] == ["hourly"]
+    assert curves.aggregates == ["mean_delay", "flights"]
+    assert curves.aggregates_left_out == ["worst"]
+    [window] = curves.windows
+    assert window.near == window.low
+    assert window.lines["flights"] == {("EWR", "UA"): [(to_us(START + n * HOUR), float(n)) for n in range(5)]}
+
+
+def test_long_lines_keep_their_extremes(pipeline):
+    values = [(n * 7919) % 1009 for n in range(6_000)]
+    publish(pipeline, [result_row(START + n * HOUR, flights=value) for n, value in enumerate(values)])
+    window = curves_of(pipeline)
+    points = window.lines["flights"]["EWR", "UA"]
+    assert len(points) <= 500
+    assert window.low < window.near < window.high
+    rows = {to_us(START + n * HOUR): float(value) for n, value in enumerate(values)}
+    assert all(rows[t] == value for t, value in points), "every point drawn is a row"
+    for start, end in ((window.low, window.near), (window.near, window.high + 1)):
+        drawn, shown = ([value for t, value in line if start <= t < end] for line in (rows.items(), points))
+        assert (min(drawn), max(drawn)) == (min(shown), max(shown))
+    assert [t for t, _ in points if t >= window.near] == [t for t in rows if t >= window.near], "the latest stretch has all its rows"
+    assert points == sorted(points)
+
+
+def test_a_reader_chooses_aggregates_and_keys(pipeline):
+    publish(pipeline, [result_row(START, origin=origin, carrier=carrier) for origin in ("EWR", "JFK", "it's") for carrier in ("UA", None)])
+    page = Page.of(pipeline, choice=ChartSelection.of(pipeline, ["flights"], ["origin=JFK", "origin=it's", "carrier"]))
+    assert page.data["keys"] == ["JFK · null", "it's · null"]
+    assert [aggregate["name"] for aggregate in page.data["aggregates"]] == ["flights"]
+    assert "2 rows. Keys on this page (origin, carrier; only origin JFK or it's, carrier null): all 2" in page.words
+    assert "Aggregates not drawn: mean_delay, worst." in page.words
+
+
+@pytest.mark.parametrize(
+    ("aggregates", "keys", "told"),
+    [
+        (["none"], [], "report --aggregate: got 'none'; expected one of flights, mean_delay, worst"),
+        (["worst"], [], "report --aggregate: got 'worst', whose results are no numbers; expected some of flights, mean_delay"),
+        ([], ["dest=JFK"], "report --key: got 'dest=JFK'; expected NAME=VALUE with a key column: origin, carrier"),
+        ([], ["origin=LGA"], "report --key: no result row has origin LGA; give values as the report shows them"),
+    ],
+)
+def test_a_choice_that_cannot_be_drawn_is_told_in_one_line(pipeline, aggregates, keys, told):
+    publish(pipeline, [result_row(START)])
+    with pytest.raises(SpecError) as caught:
+        write_report(pipeline, choice=ChartSelection.of(pipeline, aggregates, keys))
+    assert str(caught.value) == told
+
+
+def test_keys_come_and_go_and_those_of_the_stretch_shown_first_are_drawn(pipeline, monkeypatch):
+    monkeypatch.setattr("windowmill.jobs.report.curves.KEYS_SHOWN", 12)
+    rows = [result_row(START + n * HOUR, origin=f"O{n // 20:02}", flights=1_000 - n, mean_delay=n % 20 + 0.5) for n in range(600)]
+    publish(pipeline, [*rows, *(result_row(START + n * HOUR, origin=f"new{n % 4}", flights=1) for n in range(560, 600))])
+    page = Page.of(pipeline)
+    [window] = page.data["windows"]
+    assert 0 < window["near"] < window["end"]
+    here = {*(f"O{n // 20:02} · UA" for n in range(600 - 97, 600)), *(f"new{n} · UA" for n in range(4))}
+    near, whole = window["ranks"]
+    keys = page.data["keys"]
+    assert {key for key, rank in zip(keys, near, strict=True) if rank} <= here
+    assert sum(rank is not None for rank in near) >= len(keys) // 2, "those of the first view, and of the whole, in turn"
+    assert all(whole)
+    of_newest = keys.index("O29 · UA")
+    assert near[of_newest] == whole[of_newest] == [sum(1_000 - n for n in range(580, 600)), near[of_newest][1]]
+    latest = [sum(window["times"][line[0]]) for line in window["lines"][0]]
+    assert all(last >= window["near"] for last, rank in zip(latest, near, strict=True) if rank), "and have points in it"
+
+
+def test_keys_that_matter_are_drawn(pipeline, monkeypatch):
+    """Of volume, highest value and change in turn; the page says how many are left out."""
+    monkeypatch.setattr("windowmill.jobs.report.curves.KEYS_SHOWN", 6)
+    rows = [
+        result_row(START + n * HOUR, origin=f"O{o}", flights=10 * o, mean_delay=100.0 - 10 * o + (50.0 if o == 3 and n == 9 else 0.0))
+        for o in range(9)
+        for n in range(10)
+    ]
+    publish(pipeline, rows)
+    curves = read_curves(pipeline, open_table(pipeline.sink.path))
+    assert [key[0] for key in curves.keys] == ["O8", "O3", "O7", "O0", "O6", "O1"]
+    [window] = curves.windows
+    assert (window.rows, window.keys, len(window.figures)) == (90, 9, 6)
+    assert set(window.lines["flights"]) == set(curves.keys)
+    page = Page.of(pipeline)
+    assert "6 of 9, those with the greatest volume, the highest value or the greatest change" in page.words
+    assert page.data["keys"] == [f"{origin} · UA" for origin in ("O8", "O3", "O7", "O0", "O6", "O1")]
+
+
+def test_worst_values_begin_with_those_that_break_a_rule(tmp_path):
+    between = "expect_column_values_to_be_between"
+    rules = [
+        {"type": between, "column": "mean_delay", "max_value": 50, "severity": "warning"},
+        {"type": between, "column": "flights", "min_value": 3, "severity": "critical"},
+        {"type": between, "column": "mean_delay", "max_value": 10, "severity": "info", "row_condition": 'col("flights") > 5'},
+    ]
+    pipeline = pipeline_at(tmp_path, expectations=rules)
+    values = {"A": (9, 60.0), "B": (2, 10.0), "C": (9, 40.0), "D": (9, 80.0), "E": (9, 45.0)}
+    rows = [
+        result_row(START + n * HOUR, origin=origin, flights=flights if n else 9, mean_delay=delay if n else 1.0)
+        for origin, (flights, delay) in values.items()
+        for n in range(2)
+    ]
+    publish(pipeline, rows)
+    window = curves_of(pipeline)
+    warned, held = Limit("warning", None, 50.0), Limit("critical", 3.0, None)
+    later = to_us(START + HOUR)
+    assert [(worst.key[0], worst.aggregate, worst.value, worst.broken) for worst in window.worst] == [
+        ("B", "flights", 2.0, held),
+        ("D", "mean_delay", 80.0, warned),
+        ("A", "mean_delay", 60.0, warned),
+        ("E", "mean_delay", 45.0, None),
+        ("C", "mean_delay", 40.0, None),
+        ("B", "mean_delay", 10.0, None),
+    ]
+    assert {worst.end for worst in window.worst} == {later}
+    page = Page.of(pipeline)
+    assert "D · UA 1 Feb 2013 01:00 mean_delay 80 ✕ at most 50 [warning]" in page.words
+    assert [int(key) for key in page.values("data-key", "a")] == [page.data["keys"].index(f"{key} · UA") for key in "BDAECB"]
+
+
+def test_lines_share_their_instants_in_the_data(pipeline):
+    publish(pipeline, [result_row(START + n * n * HOUR, origin=o, flights=n) for o in ("A", "B") for n in range(4)])
+    [window] = Page.of(pipeline).data["windows"]
+    assert window["low"] == to_us(START)
+    assert window["unit"] == 3_600_000_000
+    assert (window["near"], window["end"]) == (0, 9)
+    assert len(window["ranks"]) == 1
+    assert window["times"] == [[0, 1, 3, 5]]
+    assert window["lines"][1] == [[0, [0, 1, 2, 3]], [0, [0, 1, 2, 3]]]
+    assert window["gaps"][1] == pytest.approx(4, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("emit", "told", "drawn"),
+    [
+        ("revise", [(0, 1, 7, False), (0, 0, 3, False), (0, 2, 5, False)], [(0, 5.0)]),
+        ("final", [(0, 0, 7, None), (0, 1, 0, True), (1, 0, 3, None), (1, 1, 4, None)], [(1, 4.0)]),
+    ],
+    ids=["revisions", "retracted windows"],
+)
+def test_the_newest_revision_is_drawn_unless_it_retracts_the_window(tmp_path, emit, told, drawn):
+    pipeline = pipeline_at(tmp_path, emit=emit)
+    publish(pipeline, [result_row(START + n * HOUR, revision=r, flights=flights, retracted=gone) for n, r, flights, gone in told])
+    window = curves_of(pipeline)
+    assert window.lines["flights"] == {("EWR", "UA"): [(to_us(START + n * HOUR), flights) for n, flights in drawn]}
+
+
+@pytest.mark.parametrize("keys", [[], ["origin"], ["origin", "carrier", "flight"]], ids=len)
+def test_any_number_of_keys(tmp_path, keys):
+    pipeline = pipeline_at(tmp_path, keys=keys)
+    others = {"origin", "carrier", "flight"} - set(keys)
+    rows = [result_row(START + n * HOUR, flight=7) for n in range(3)]
+    publish(pipeline, [{name: value for name, value in row.items() if name not in others} for row in rows])
+    window = curves_of(pipeline)
+    assert list(window.lines["flights"]) == [tuple({"origin": "EWR", "carrier": "UA", "flight": "7"}[key] for key in keys)]
+    Page.of(pipeline)
+
+
+def test_null_and_quoted_keys_are_told_apart(tmp_path):
+    pipeline = pipeline_at(tmp_path, keys=['or"igin'])
+    publish(pipeline, [{'or"igin': key} | result_row(START, flights=n) for n, key in enumerate([None, "null", "O'Hare"])])
+    window = curves_of(pipeline)
+    assert set(window.lines["flights"]) == {(None,), ("null",), ("O'Hare",)}
+
+
+def test_integer_axis(tmp_path):
+    windows = [{"name": "hundreds", "type": "tumbling", "size": 100}]
+    pipeline = pipeline_at(tmp_path, time={"column": "tick", "unit": "none", "disorder": 5}, windows=windows)
+    publish(pipeline, [result_row(n * 100, window="hundreds") for n in range(-2, 8)], axis=pa.int64())
+    commit(pipeline, seen=1_234, emitted=1_200)
+    page = Page.of(pipeline)
+    assert "−200 – 700" in page.words
+    assert "Watermark 1,229 results complete to 1,200" in page.words
+    assert page.data["integer"] is True
+
+
+def test_aggregates_without_values_leave_a_word(pipeline):
+    publish(pipeline, [result_row(START + n * HOUR, mean_delay=value) for n, value in enumerate([None, float("nan"), float("inf")])])
+    commit(pipeline)
+    page = Page.of(pipeline)
+    assert "1 Feb 2013 02:00 – 1" in page.words
+    mean_delay, flights = page.data["windows"][0]["lines"]
+    assert mean_delay == [None]
+    assert flights == [[0, [1, 1, 1]]]
+
+
+def test_structs_and_lists_are_not_drawn(tmp_path):
+    pipeline = pipeline_at(tmp_path, aggregates={"trend": {"linear_trend": ["x", "y"]}, "all": {"collect": "x"}})
+    publish(pipeline, [result_row(START) | {"trend": {"slope": 1.0}, "all": [1.0]}])
+    page = Page.of(pipeline)
+    assert "None of the aggregates is a number" in page.words
+    assert page.data["windows"] == []
+
+
+def test_bars_without_values_are_not_drawn():
+    assert bars_of([0, 1], {"s0": ("late", [1, 0.5])}) == {
+        "labels": [0, 1],
+        "series": [{"colour": "s0", "name": "late", "values": [1, 0.5]}],
+    }
+    assert bars_of([0], {"s0": ("late", [0])}) is None
+
+
+def test_uplot_is_the_package_that_is_named():
+    """Its version and digests are noted in one place."""
+    folder = resources.files("windowmill.jobs.report") / "uplot"
+    named, *sums = (folder / "SHA256SUMS").read_text().splitlines()
+    version = named.removeprefix("# uPlot ").partition(",")[0]
+    digests = {name: digest for digest, name in (line.split("  ") for line in sums)}
+    assert set(digests) == {file.name for file in folder.iterdir()} - {"SHA256SUMS"}
+    assert {name: sha256((folder / name).read_bytes()).hexdigest() for name in digests} == digests
+    assert f"(v{version})" in (folder / "uPlot.iife.min.js").read_text().partition("\n")[0]

@@ -36,8 +36,9 @@ def test_a_value_comes_as_it_was(value):
     assert type(found) is type(value)
 
 
-def test_numbers_of_numpy_are_plain_ones():
+def test_numbers_of_numpy_and_mappings_of_other_classes_are_plain_ones():
     assert decoded(encoded(Output(refused=np.int64(1 << 62)))) == Output(refused=1 << 62)
+    assert decoded(encoded(OrderedDict(a=1))) == {"a": 1}
 
 
 @pytest.mark.parametrize("error", [TooLargeError("7 rows"), OnlySparkError("a condition"), StateCorruptError("a row differs")])
@@ -50,7 +51,3 @@ def test_an_error_comes_with_its_text(error):
 def test_nothing_else_is_returned(value):
     with pytest.raises(TypeError, match="a task cannot return a"):
         encoded(value)
-
-
-def test_a_mapping_of_another_class_is_a_plain_one():
-    assert decoded(encoded(OrderedDict(a=1))) == {"a": 1}

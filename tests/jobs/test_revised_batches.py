@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.jobs.batches import Run, check, place, run_vouched, shown
-from tests.jobs.drawn import COUNT, GRIDS, MINUTE, NUMBERS, OBJECTS, Row, at, cuts, inputs, pipeline_of, some, streams
+from tests.jobs.batches import Run, check, run_vouched, shown
+from tests.jobs.drawn import GRIDS, MINUTE, NUMBERS, OBJECTS, Row, at, cuts, inputs, pipeline_of, some, streams
 from tests.strategies import ARRIVALS, Arrival
 from windowmill.windowing.columnar.added_columns import ARRIVAL, CLOSED, LEVEL
 from windowmill.windowing.grids import grid_of
-from windowmill.windowing.layouts import why_rows
 
 REVISED = {"emit": "revise", "lateness": "1 hour"}
 
@@ -36,15 +35,6 @@ def test_revisions_are_those_of_the_oracle(windows, given):
 def test_revisions_of_long_windows_are_made_of_nodes(windows, given):
     run = check(pipeline_of(windows, **given[0]), **given[1], nodes=True)
     assert LEVEL in run.state.column_names or windows == ["slots"]
-
-
-@pytest.mark.thorough
-@given(rows=streams(), arrival=ARRIVALS)
-def test_one_commit_a_batch_shows_what_one_batch_shows(rows, arrival):
-    time = {"tie_break": ["x"], "disorder": "1 minute", "lateness": "30 minutes"}
-    pipeline = pipeline_of(GRIDS, OBJECTS, "revise", **time)
-    whole, single = (check(pipeline, rows, cut, final=True, arrival=arrival) for cut in ([], range(len(rows))))
-    assert sorted(map(place, whole.rows)) == sorted(map(place, single.rows))
 
 
 def test_a_window_that_held_nothing_in_time_begins_with_its_first_late_row():
@@ -138,17 +128,6 @@ def test_rows_of_settled_files_bring_no_revisions():
     run.base["snapshot_files"] = 3
     run.step([at(1), at(25), at(2)])
     assert versions(run) == [(0, 2)]
-
-
-def test_policies_keep_positions_beside_slices_and_sessions_that_are_revised():
-    windows = {
-        "slots": GRIDS["slots"],
-        "visits": {"type": "session", "gap": "5 minutes"},
-        "last": {"type": "sliding", "evict": {"count": 3}},
-    }
-    run = Run(pipeline_of(windows, COUNT, "revise"))
-    assert run.divided.names == ("slices", "sessions", "positions")
-    assert why_rows(run.pipeline) == ()
 
 
 def test_a_batch_reads_the_nodes_of_the_long_windows_that_its_late_rows_revise():

@@ -7,7 +7,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -51,12 +51,22 @@ def saved(name: str, folder: Path) -> Story:
     """The pipeline with a savepoint after its first version, and a batch more."""
     folder.mkdir()
     story = Story.of(name, folder)
-    story.land(0)
-    story.run()
-    savepoints.create(story.bench.pipeline, quiet(), "first")
-    story.land(1)
-    story.run()
+    for version in range(2):
+        story.land(version)
+        story.run()
+        if not version:
+            savepoints.create(story.bench.pipeline, quiet(), "first")
     return story
+
+
+def restore(story: Story, name: str = "first") -> None:
+    savepoints.restore(story.bench.pipeline, quiet(), name)
+
+
+def cleaned(table: str) -> None:
+    """Remove what the newest version of ``table`` does not name, after its files have been joined."""
+    DeltaTable(table).optimize.compact()
+    DeltaTable(table).vacuum(0, dry_run=False, enforce_retention_duration=False)
 
 
 def finish(story: Story) -> None:
@@ -77,7 +87,7 @@ def check_equal(story: Story, clean: Story) -> None:
 def test_runs_after_a_restoration_give_what_undisturbed_ones_give(tmp_path, prepared, name):
     clean, story = prepared.original(undisturbed, name), prepared.copy(tmp_path / "story", saved, name)
     before = story.bench.rows()
-    savepoints.restore(story.bench.pipeline, quiet(), "first")
+    restore(story)
     assert len(story.bench.rows()) < len(before)
     status = status_of(story.bench.pipeline).data
     assert (status["source_version"], status["versions_waiting"]) == (0, 1)
@@ -95,25 +105,17 @@ DEATHS = ["batch.before", "batch.lost", "batch.after", "sink.before", "sink.lost
 def test_a_restoration_that_dies_anywhere_is_finished_or_never_was(tmp_path, prepared, name, place):
     clean, story = prepared.original(undisturbed, name), prepared.copy(tmp_path / "story", saved, name)
     before = story.bench.rows()
-
     arm(place)
     try:
-        savepoints.restore(story.bench.pipeline, quiet(), "first")
+        restore(story)
     except DiedError:
         if place == "batch.before":
             assert differences(story.bench.rows(), before) == []
-            savepoints.restore(story.bench.pipeline, quiet(), "first")
-    finish(story)
-    check_equal(story, clean)
-
-
-def test_others_may_rewrite_the_files_of_the_sink_before_the_restoration_is_published(tmp_path, prepared):
-    clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
-
-    arm("sink.before")
-    with pytest.raises(DiedError):
-        savepoints.restore(story.bench.pipeline, quiet(), "first")
-    assert DeltaTable(story.bench.sink).optimize.compact()["numFilesRemoved"] > 1
+            restore(story)
+        if place == "sink.before":
+            assert DeltaTable(story.bench.sink).optimize.compact()["numFilesRemoved"] > 1, "others may rewrite the files meanwhile"
+    else:
+        assert place != "sink.before"
     finish(story)
     check_equal(story, clean)
 
@@ -122,7 +124,7 @@ def test_others_may_rewrite_the_files_of_the_sink_before_the_restoration_is_publ
 def test_batches_of_spark_go_back_and_on(spark, tmp_path, monkeypatch):
     monkeypatch.setenv("WINDOWMILL_COMPUTE", "spark")
     clean, story = undisturbed("mixed", tmp_path / "clean"), saved("mixed", tmp_path / "story")
-    savepoints.restore(story.bench.pipeline, quiet(), "first")
+    restore(story)
     finish(story)
     check_equal(story, clean)
 
@@ -131,11 +133,9 @@ def test_a_savepoint_outlives_vacuum_and_compaction(tmp_path, prepared, monkeypa
     monkeypatch.setattr("windowmill.checkpoints.upkeep.RETENTION_HOURS", 0)
     clean, story = prepared.original(undisturbed, "mixed"), prepared.copy(tmp_path / "story", saved, "mixed")
     maintain(story.bench.pipeline, quiet())
-    for path in (story.bench.sink, Places.of(story.bench.pipeline).state):
-        table = DeltaTable(path)
-        table.optimize.compact()
-        table.vacuum(0, dry_run=False, enforce_retention_duration=False)
-    savepoints.restore(story.bench.pipeline, quiet(), "first")
+    for table in (story.bench.sink, Places.of(story.bench.pipeline).state):
+        cleaned(table)
+    restore(story)
     finish(story)
     check_equal(story, clean)
 
@@ -144,12 +144,12 @@ def test_a_pipeline_goes_back_twice_and_not_to_what_was_undone(tmp_path, prepare
     clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
     pipeline = story.bench.pipeline
     savepoints.create(pipeline, quiet(), "second")
-    savepoints.restore(pipeline, quiet(), "first")
+    restore(story)
     with pytest.raises(SavepointError, match="batch 1, of which it is, was undone by a restoration since"):
-        savepoints.restore(pipeline, quiet(), "second")
+        restore(story, "second")
     story.run()
     savepoints.create(pipeline, quiet(), "third")
-    savepoints.restore(pipeline, quiet(), "first")
+    restore(story)
     finish(story)
     check_equal(story, clean)
     assert list(savepoints.listed(runnable_of(pipeline))) == ["first", "second", "third"]
@@ -159,7 +159,7 @@ def test_a_backfill_in_between_keeps_what_was_published_before(tmp_path, prepare
     clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
     ends = [row["window_end"] for row in story.bench.rows()]
     loop.backfill(story.bench.pipeline, quiet(), begin=min(ends), end=max(ends))
-    savepoints.restore(story.bench.pipeline, quiet(), "first")
+    restore(story)
     finish(story)
     assert differences(story.bench.rows(), clean.bench.rows(), tolerance=1e-11) == []
     loop.backfill(story.bench.pipeline, quiet(), begin=min(ends), end=max(ends))
@@ -169,7 +169,7 @@ def test_a_backfill_in_between_keeps_what_was_published_before(tmp_path, prepare
 def test_a_restatement_in_between_is_undone(tmp_path, prepared):
     clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
     assert len(loop.restate(story.bench.pipeline, quiet(), ends=(0, None))) == 1
-    savepoints.restore(story.bench.pipeline, quiet(), "first")
+    restore(story)
     finish(story)
     check_equal(story, clean)
 
@@ -235,11 +235,6 @@ def test_an_old_file_that_is_back_already_is_restored_too(tmp_path, prepared):
 def corrected(name: str, folder: Path) -> Story:
     """As :func:`saved`, with rows of both versions changed and restated since, and rows appended and changed after that."""
     story = saved(name, folder)
-    correct(story)
-    return story
-
-
-def correct(story: Story) -> None:
     story.bench.changes["source"] = {"path": story.bench.source, "changes": "restate"}
     for where in ("i > 1", "i < -1"):
         DeltaTable(story.bench.source).update(predicate=where, updates={"v": "41.5"})
@@ -247,6 +242,7 @@ def correct(story: Story) -> None:
     DeltaTable(story.bench.source).delete("i = 0")
     story.bench.land(story.versions[2][:40])
     story.run()
+    return story
 
 
 def never_restored(name: str, folder: Path) -> Story:
@@ -271,7 +267,7 @@ def check_shows_the_same(story: Story, clean: Story) -> None:
 @pytest.mark.parametrize("name", ["slices", "sessions", "mixed", "revise"])
 def test_runs_after_a_restoration_take_changed_rows_up_in_their_turn(tmp_path, prepared, name):
     clean, story = prepared.original(never_restored, name), prepared.copy(tmp_path / "story", corrected, name)
-    savepoints.restore(story.bench.pipeline, quiet(), "first")
+    restore(story)
     # Changes that follow one another are one restatement now.
     assert [batch.plan.action for batch in story.run()] == ["run", "restate", "run"]
     finish_corrected(story)
@@ -285,10 +281,10 @@ def test_a_restoration_over_changed_rows_and_the_runs_after_it_may_die_anywhere(
     if step == "restore":
         arm(place)
     try:
-        savepoints.restore(story.bench.pipeline, quiet(), "first")
+        restore(story)
     except DiedError:
         if place == "batch.before":
-            savepoints.restore(story.bench.pipeline, quiet(), "first")
+            restore(story)
     if step == "run":
         # The run, the restatement and the run after it, which leaves the state as it is: the rows that were appended behind deleted ones
         # have been restated with them.
@@ -300,22 +296,17 @@ def test_a_restoration_over_changed_rows_and_the_runs_after_it_may_die_anywhere(
     check_shows_the_same(story, clean)
 
 
-def test_changed_rows_stand_in_the_way_where_runs_do_not_restate_them(tmp_path, prepared):
+def test_changed_rows_stand_in_the_way_where_runs_do_not_restate_them_or_their_files_are_gone(tmp_path, prepared):
     story = prepared.copy(tmp_path / "story", corrected, "slices")
-    del story.bench.changes["source"]
-    with pytest.raises(
-        SavepointError,
-        match=r"savepoint first: version 2 \(UPDATE\) changed or removed rows after it was made; set source.changes to restate, .*again",
-    ):
-        savepoints.restore(story.bench.pipeline, quiet(), "first")
-
-
-def test_changed_rows_whose_files_are_gone_stand_in_the_way(tmp_path, prepared):
-    story = prepared.copy(tmp_path / "story", corrected, "slices")
+    source = story.bench.changes.pop("source")
+    told = r"version 2 \(UPDATE\) changed or removed rows after it was made; set source.changes to restate, .*again"
+    with pytest.raises(SavepointError, match=f"savepoint first: {told}"):
+        restore(story)
+    story.bench.changes["source"] = source
     DeltaTable(story.bench.source).vacuum(0, dry_run=False, enforce_retention_duration=False)
     before = story.bench.rows()
     with pytest.raises(SavepointError, match=r"no longer gives what came after version 0 \(the file .* is gone.*; restore a later"):
-        savepoints.restore(story.bench.pipeline, quiet(), "first")
+        restore(story)
     assert differences(story.bench.rows(), before) == []
 
 
@@ -333,9 +324,7 @@ def test_what_cannot_be_gone_back_to_is_refused_and_nothing_changes(tmp_path, pr
     loop.backfill(copy.bench.pipeline, quiet(), begin=min(ends), end=max(ends))
     with pytest.raises(SavepointError, match="the backfill of batch 2 has replaced rows"):
         savepoints.restore(copy.bench.pipeline, quiet(), "first")
-    source = DeltaTable(story.bench.source)
-    source.optimize.compact()
-    source.vacuum(0, dry_run=False, enforce_retention_duration=False)
+    cleaned(story.bench.source)
     with pytest.raises(SavepointError, match="no longer gives what came after version 0"):
         savepoints.restore(pipeline, quiet(), "first")
     assert story.tables() == before
@@ -349,7 +338,7 @@ def test_another_meaning_or_a_damaged_savepoint_is_refused(tmp_path, prepared):
     pipeline, folder = story.bench.pipeline, Path(Places.of(story.bench.pipeline).savepoints, "first")
     story.bench.changes["keys"] = []
     with pytest.raises(SpecChangedError, match="keys, time, windows, aggregates, filter or emit differ"):
-        savepoints.restore(story.bench.pipeline, quiet(), "first")
+        restore(story)
     del story.bench.changes["keys"]
     kept = next(folder.glob("*.parquet"))
     kept.unlink()
@@ -375,17 +364,16 @@ def test_a_damaged_savepoint_stops_nothing_and_can_be_dropped(tmp_path, prepared
     (folder / "s9").mkdir()
     (folder / "s9" / "savepoint.json").write_text(text)
     story.bench.changes["savepoints"] = {"every": "1 day"}
-    spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps(story.bench.spec))
+    spec = str(story.spec_file())
     assert list(savepoints.listed(runnable_of(pipeline))) == ["first"]
     with pytest.raises(SavepointError, match=r"savepoint s9: .*; drop it"):
         savepoints.restore(pipeline, quiet(), "s9")
     with pytest.raises(SavepointError, match="has one of this name"):
         savepoints.create(pipeline, quiet(), "s9")
     for command in (["create", "second"], ["list"], ["restore", "first"], ["drop", "first"]):
-        assert main(["savepoint", str(spec), *command]) == 0
-    assert main(["maintain", str(spec)]) == 0
-    assert main(["savepoint", str(spec), "drop", "s9"]) == 0
+        assert main(["savepoint", spec, *command]) == 0
+    assert main(["maintain", spec]) == 0
+    assert main(["savepoint", spec, "drop", "s9"]) == 0
     assert not (folder / "s9").exists()
     assert savepoints.damaged(runnable_of(pipeline)) == {}
 
@@ -396,36 +384,36 @@ def test_an_entry_that_cannot_be_read_now_is_not_taken_for_a_damaged_one(tmp_pat
     def fails(*_: Any, **__: Any) -> None:
         raise OSError(errno.EMFILE, "Too many open files")
 
-    monkeypatch.setattr("windowmill.checkpoints.savepoints.store_of", _Without(store_of, fails))
+    def failing(place: str) -> Any:
+        return SimpleNamespace(get_file_info=store_of(place).get_file_info, open_input_file=fails)
+
+    monkeypatch.setattr("windowmill.checkpoints.savepoints.store_of", failing)
     with pytest.raises(StateError, match=r"savepoint first: .*Too many open files\); run again"):
         savepoints.listed(runnable_of(story.bench.pipeline))
 
 
-class _Without:
-    """Opens stores, with ``fails`` in the place of opening a file."""
-
-    def __init__(self, opens: Any, fails: Any) -> None:
-        self._opens, self._fails = opens, fails
-
-    def __call__(self, place: str) -> Any:
-        store = self._opens(place)
-        return SimpleNamespace(get_file_info=store.get_file_info, open_input_file=self._fails)
-
-
 @pytest.mark.covers("D9")
-def test_a_savepoint_by_a_clock_that_was_ahead_ends_no_others(tmp_path, monkeypatch):
-    folder = tmp_path / "story"
-    folder.mkdir()
-    story = Story.of("slices", folder)
+@pytest.mark.parametrize(
+    ("days", "made"),
+    [
+        (["20260301", "20260309", "20260317"], [["20260301"], ["20260301", "20260309"], ["20260309", "20260317"]]),
+        (["20420301", "20260309", "20260317"], [["20420301"], ["20420301", "20260309"], ["20260309", "20260317"]]),
+    ],
+    ids=["in order", "a clock that was ahead"],
+)
+def test_maintenance_makes_savepoints_and_keeps_the_newest(tmp_path, monkeypatch, days, made):
+    story = Story.of("slices", tmp_path)
     story.bench.changes["savepoints"] = {"every": "7 days", "keep": 2}
-    made = []
-    for version, year in enumerate((2042, 2026, 2026)):
+    pipeline, kept = story.bench.pipeline, list[str]()
+    for version, (day, wanted) in enumerate(zip(days, made, strict=True)):
         story.land(version)
         story.run()
-        monkeypatch.setattr("windowmill.jobs.batch.maintenance_batches._now", lambda at=datetime(year, 3, 1 + 8 * version, tzinfo=UTC): at)
-        maintain(story.bench.pipeline, quiet())
-        made.append([name[5:13] for name in savepoints.listed(runnable_of(story.bench.pipeline))])
-    assert made == [["20420301"], ["20420301", "20260309"], ["20260309", "20260317"]]
+        monkeypatch.setattr("windowmill.jobs.batch.maintenance_batches._now", lambda day=day: datetime.fromisoformat(f"{day}T000000Z"))
+        told = [[line for line in str(maintain(pipeline, quiet()).text).splitlines() if line.startswith("savepoint")] for _ in range(2)]
+        dropped = [f"savepoint auto-{each}T000000Z: dropped" for each in kept if each not in wanted]
+        assert told == [[f"savepoint auto-{day}T000000Z: made", *dropped], []]
+        kept = wanted
+        assert list(savepoints.listed(runnable_of(pipeline))) == [f"auto-{each}T000000Z" for each in wanted]
 
 
 def test_no_savepoint_before_the_first_batch(tmp_path):
@@ -453,11 +441,10 @@ def test_the_report_counts_no_batch_that_a_savepoint_has_undone(tmp_path, prepar
 
 def test_the_command_makes_lists_restores_and_drops(tmp_path, prepared, capsys):
     story = prepared.copy(tmp_path / "story", saved, "slices")
-    spec = tmp_path / "spec.json"
-    spec.write_text(json.dumps(story.bench.spec))
+    spec = str(story.spec_file())
 
     def told(*arguments: str) -> Any:
-        assert main(["savepoint", str(spec), *arguments, "--json"]) == 0
+        assert main(["savepoint", spec, *arguments, "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
     assert (told("create", "second")["status"], [each["name"] for each in told("list")]) == ("made", ["first", "second"])
@@ -467,28 +454,5 @@ def test_the_command_makes_lists_restores_and_drops(tmp_path, prepared, capsys):
     }  # fmt: skip
     assert (told("drop", "second")["status"], [each["name"] for each in told("list")]) == ("dropped", ["first"])
     for wrong in (["create"], ["restore", "second"], ["list", "first"]):
-        assert main(["savepoint", str(spec), *wrong]) == 2
+        assert main(["savepoint", spec, *wrong]) == 2
         assert capsys.readouterr().err.startswith("windowmill: savepoint ")
-
-
-def test_maintenance_makes_savepoints_and_keeps_the_newest(tmp_path, monkeypatch):
-    folder = tmp_path / "story"
-    folder.mkdir()
-    story = Story.of("slices", folder)
-    story.bench.changes["savepoints"] = {"every": "7 days", "keep": 2}
-    pipeline = story.bench.pipeline
-    runnable, begin = runnable_of(pipeline), datetime(2026, 3, 1, tzinfo=UTC)
-    monkeypatch.setattr("windowmill.jobs.batch.maintenance_batches._now", lambda: begin)
-    made = []
-    for version, days in enumerate((0, 8, 16)):
-        story.land(version)
-        story.run()
-        for _ in range(2):
-            monkeypatch.setattr("windowmill.jobs.batch.maintenance_batches._now", lambda days=days: begin + timedelta(days=days))
-            made.append([line for line in str(maintain(pipeline, quiet()).text).splitlines() if line.startswith("savepoint")])
-    assert made == [
-        ["savepoint auto-20260301T000000Z: made"], [],
-        ["savepoint auto-20260309T000000Z: made"], [],
-        ["savepoint auto-20260317T000000Z: made", "savepoint auto-20260301T000000Z: dropped"], [],
-    ]  # fmt: skip
-    assert list(savepoints.listed(runnable)) == ["auto-20260309T000000Z", "auto-20260317T000000Z"]

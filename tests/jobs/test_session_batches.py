@@ -27,7 +27,6 @@ ADVANCES = st.sampled_from([0, 1, MINUTE, 5 * MINUTE, 5 * MINUTE + 1, 9 * MINUTE
 STEADY = st.sampled_from([0, 1, MINUTE, MINUTE, 2 * MINUTE, 4 * MINUTE, 5 * MINUTE, 6 * MINUTE])
 DELAYS = st.sampled_from([12 * MINUTE, 50 * MINUTE, 5 * MINUTE, 4 * MINUTE, MINUTE, 1, 0])
 ALLOWED = ("0 seconds", "4 minutes", "10 minutes")
-GRIDS = ("slots", "rolling", "gappy", "days")
 REVISED = {"emit": "revise", "lateness": "1 hour"}
 
 
@@ -49,12 +48,6 @@ def test_batches_are_those_of_the_oracle(windows, given):
 @given(cut=some(CUT, 2), others=some([*SESSIONS, *CUT], 2), given=given_of(STEADY, ("final",)))
 def test_sessions_that_a_greatest_size_cuts_are_those_of_the_oracle(cut, others, given):
     check(pipeline_of(list(dict.fromkeys([*cut, *others])), **given[0]), **given[1])
-
-
-@pytest.mark.covers("I7")
-@given(windows=some(SESSIONS, 2), grids=some(GRIDS, 2), given=given_of())
-def test_a_row_counts_in_sessions_or_on_grids_or_in_both(windows, grids, given):
-    check(pipeline_of([*windows, *grids], **given[0]), **given[1])
 
 
 def stream(*rows: tuple[float, str]) -> list[dict[str, Any]]:

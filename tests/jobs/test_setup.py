@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -43,36 +42,38 @@ def test_what_is_missing_is_made_once(made, capsys):
     assert "ready: 0 of 4 made" in capsys.readouterr().out
 
 
-def test_an_archive_of_other_jars_is_recorded_anew(made):
-    made += ["archive", "kernels"]
-    assert main(["setup"]) == 0
-    assert made == ["archive", "kernels", "jars", "archive"]
+@pytest.mark.parametrize(
+    ("there", "options", "steps"),
+    # An archive of other jars is recorded anew. Jars for S3 are got only if they are asked for.
+    [(["archive", "kernels"], [], ["jars", "archive"]), (["jars", "archive", "kernels"], ["--s3"], ["jars", "archive"])],
+)
+def test_an_archive_of_other_jars_is_recorded_anew(made, monkeypatch, tmp_path, there, options, steps):
+    monkeypatch.setattr(doctor, "jars_folder", lambda: tmp_path)
+    made += there
+    assert main(["setup", *options]) == 0
+    assert made == [*there, *steps]
 
 
-def test_jars_for_s3_only_if_asked_for(made, monkeypatch, tmp_path):
-    monkeypatch.setattr(doctor, "jars_folder", lambda: Path(tmp_path))
-    made += ["jars", "archive", "kernels"]
-    assert main(["setup", "--s3"]) == 0
-    assert made[3:] == ["jars", "archive"]
+def failing(words: str) -> Callable[[], None]:
+    def fail() -> None:
+        raise MachineError(words)
+
+    return fail
 
 
 def test_without_java_nothing_is_made(made, monkeypatch, capsys):
-    def no_java() -> None:
-        raise MachineError("Spark needs Java 17 or newer, found none; install it")
-
-    monkeypatch.setattr(doctor, "find_java", no_java)
+    words = "Spark needs Java 17 or newer, found none; install it"
+    monkeypatch.setattr(doctor, "find_java", failing(words))
     assert main(["setup"]) != 0
     assert made == []
-    assert "Spark needs Java 17 or newer, found none; install it" in capsys.readouterr().err
+    assert words in capsys.readouterr().err
 
 
 def test_without_an_archive_the_rest_is_made(made, monkeypatch, capsys):
-    def no_archive() -> None:
-        raise MachineError("Java wrote no class archive; sessions work without it, 4 seconds slower")
-
-    monkeypatch.setattr(doctor, "_record_archive", no_archive)
+    words = "Java wrote no class archive; sessions work without it, 4 seconds slower"
+    monkeypatch.setattr(doctor, "_record_archive", failing(words))
     assert main(["setup", "--json"]) == 0
     assert made == ["jars", "kernels"]
     told = capsys.readouterr()
     assert [step["result"] for step in json.loads(told.out)["steps"]] == ["was there", "made", "failed", "made"]
-    assert "Java wrote no class archive; sessions work without it, 4 seconds slower" in told.err
+    assert words in told.err

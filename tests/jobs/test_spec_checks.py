@@ -13,6 +13,7 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 
+from tests.specs import a_spec
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.cli import main
@@ -21,10 +22,9 @@ from windowmill.jobs.spec_checks import problems_of, refuse_first, rule_problems
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.specfile import parse_pipeline
 
-SPEC: dict[str, Any] = {
-    "pipeline": "p", "source": {"path": "/data/in"}, "keys": ["k"], "time": {"column": "t"},
-    "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}], "aggregates": {"n": {"count": "*"}}, "sink": {"path": "/data/out"},
-}  # fmt: skip
+SPEC: dict[str, Any] = a_spec("/data", keys=["k"])
+BETWEEN: dict[str, Any] = {"type": "expect_column_values_to_be_between", "column": "n", "min_value": 1}
+SESSION = {"name": "visits", "type": "session", "gap": "5 minutes"}
 MODULE = """
 class Good:
     def lift(self, a): return a
@@ -47,6 +47,17 @@ def own(tmp_path, monkeypatch) -> str:
 
 def problems(**changes: Any) -> list[str]:
     return [f"{field}: {told}" for field, told in problems_of(parse_pipeline(SPEC | changes))]
+
+
+def window(kind: str, **fields: Any) -> dict[str, Any]:
+    """The field of a spec with one window."""
+    return {"windows": [{"name": "w", "type": kind, **fields}]}
+
+
+def check(found: list[str], problem: str | None, begin: str = "") -> None:
+    """What was ``found`` is this problem, told with a line that has this ``begin``; or nothing."""
+    assert len(found) == (problem is not None)
+    assert problem is None or (found[0].startswith(begin) and problem in found[0] and "\n" not in found[0])
 
 
 QUERIES = {
@@ -80,9 +91,15 @@ QUERIES = {
 @pytest.mark.parametrize(("query", "problem"), QUERIES.items())
 def test_a_query_of_a_rule_reads_by_functions_of_spark_alone(query, problem, capfd):
     found = problems(expectations=[{"type": "unexpected_rows_expectation", "unexpected_rows_query": query}])
-    assert len(found) == (problem is not None)
-    assert problem is None or (found[0].startswith("expectations.0.unexpected_rows_query: got ") and problem in found[0])
+    check(found, problem, "expectations.0.unexpected_rows_query: got ")
     assert capfd.readouterr() == ("", "")
+
+
+def passing(condition: str) -> dict[str, str]:
+    return {"type": "pass_through", "pass_through_filter": condition}
+
+
+IS_NULL = {"type": "nullity", "column": {"name": "k"}, "is_null": True}
 
 
 @pytest.mark.parametrize(
@@ -93,24 +110,13 @@ def test_a_query_of_a_rule_reads_by_functions_of_spark_alone(query, problem, cap
         ("java_method('java.lang.System', 'exit', 7) is null", "java_method()"),
         ("exists (select 1)", "it has no subquery"),
         ("n > 1 -- \\\n or k = '", "ends with a backslash"),
-        ({"type": "pass_through", "pass_through_filter": "reflect('a') is null"}, "reflect()"),
-        (
-            {
-                "type": "or",
-                "conditions": [
-                    {"type": "nullity", "column": {"name": "k"}, "is_null": True},
-                    {"type": "and", "conditions": [{"type": "pass_through", "pass_through_filter": "try_reflect('a') = ''"}]},
-                ],
-            },
-            "try_reflect()",
-        ),
+        (passing("reflect('a') is null"), "reflect()"),
+        ({"type": "or", "conditions": [IS_NULL, {"type": "and", "conditions": [passing("try_reflect('a') = ''")]}]}, "try_reflect()"),
     ],
 )
 def test_a_row_condition_of_a_rule_is_a_condition(condition, problem):
     rule = {"type": "expect_column_values_to_not_be_null", "column": "n", "row_condition": condition}
-    found = problems(expectations=[rule])
-    assert len(found) == (problem is not None)
-    assert problem is None or (found[0].startswith("expectations.0.row_condition: ") and problem in found[0])
+    check(problems(expectations=[rule]), problem, "expectations.0.row_condition: ")
     with nullcontext() if problem is None else pytest.raises(SpecError, match="row_condition"):
         pipeline = parse_pipeline(SPEC | {"expectations": [rule]})
         refuse_first(pipeline, rule_problems(pipeline))
@@ -120,33 +126,24 @@ def test_a_row_condition_of_a_rule_is_a_condition(condition, problem):
     ("use", "args", "problem"),
     [
         ("{own}:Good", ["v"], None),
-        ("{own}:Good", ["v", "w"], "aggregates.x.use: "),
-        ("{own}:Good", [], "aggregates.x.use: "),
+        ("{own}:Good", ["v", "w"], ""),
+        ("{own}:Good", [], ""),
         ("{own}:Breaks", ["v"], "cannot be instantiated (RuntimeError: not today)"),
         ("{own}:windows", ["v"], "has no function lift()"),
         ("{own}:nothing", ["v"], "cannot be imported (AttributeError"),
         ("no_such:Good", ["v"], "cannot be imported (ModuleNotFoundError"),
+        ("{own}:windows", None, None),
+        ("{own}:number", None, "is int; expected a function of (state, columns)"),
+        ("{own}:nothing", None, "cannot be imported (AttributeError"),
+        ("no_such:windows", None, "cannot be imported (ModuleNotFoundError"),
     ],
 )
-def test_a_users_aggregate_is_looked_for(own, use, args, problem):
-    found = problems(aggregates={"x": {"use": use.format(own=own), "args": args}})
-    assert len(found) == (problem is not None)
-    assert problem is None or problem in found[0]
-
-
-@pytest.mark.parametrize(
-    ("function", "problem"),
-    [
-        ("{own}:windows", None),
-        ("{own}:number", "is int; expected a function of (state, columns)"),
-        ("{own}:nothing", "cannot be imported (AttributeError"),
-        ("no_such:windows", "cannot be imported (ModuleNotFoundError"),
-    ],
-)
-def test_a_users_window_function_is_looked_for(own, function, problem):
-    found = problems(windows=[{"name": "w", "type": "custom", "function": function.format(own=own)}])
-    assert len(found) == (problem is not None)
-    assert problem is None or (found[0].startswith("windows.0.function: got ") and problem in found[0])
+def test_a_users_aggregate_or_window_function_is_looked_for(own, use, args, problem):
+    name = use.format(own=own)
+    if args is None:
+        check(problems(**window("custom", function=name)), problem, "windows.0.function: got ")
+    else:
+        check(problems(aggregates={"x": {"use": name, "args": args}}), problem, "aggregates.x.use: ")
 
 
 @pytest.mark.parametrize(
@@ -156,9 +153,7 @@ def test_a_module_that_fails_is_one_line(tmp_path, monkeypatch, body):
     name = f"fails_{tmp_path.name}"
     (tmp_path / f"{name}.py").write_text(body)
     monkeypatch.syspath_prepend(str(tmp_path))
-    [found] = problems(aggregates={"x": {"use": f"{name}:A", "args": ["v"]}})
-    assert "cannot be imported (" in found
-    assert "\n" not in found
+    check(problems(aggregates={"x": {"use": f"{name}:A", "args": ["v"]}}), "cannot be imported (")
 
 
 @pytest.mark.parametrize("schedule", ["@daily", "*/30 * * * *", "0 6 * * mon-fri", "15 2,14 1 * *", {"asset": "flights"}, None])
@@ -175,10 +170,14 @@ def test_validate_refuses_what_runs_refuse(changes):
         runnable_of(parse_pipeline(SPEC | changes))
 
 
+def spec_file(folder: Path, **fields: Any) -> str:
+    path = folder / "p.yaml"
+    path.write_text(yaml.safe_dump(SPEC | fields))
+    return str(path)
+
+
 def test_without_source_and_sink_a_spec_serves_try(tmp_path, capsys):
-    path = tmp_path / "p.yaml"
-    path.write_text(yaml.safe_dump({name: value for name, value in SPEC.items() if name not in ("source", "sink")}))
-    assert main(["validate", str(path)]) == 0
+    assert main(["validate", spec_file(tmp_path, source=None, sink=None)]) == 0
     assert "without source and sink it serves `windowmill try` only" in capsys.readouterr().out
 
 
@@ -204,34 +203,36 @@ def table(tmp_path) -> str:
         ({"aggregates": {"x": {"collect": "w"}}}, "'w'"),
         ({"aggregates": {"x": {"sum": "vv"}}}, "p.yaml:2: aggregates.x: the source has no column 'vv'; did you mean 'v'? Its columns are"),
         ({"keys": ["tt"]}, "p.yaml:5: keys.0: the source has no column 'tt'; did you mean 't'?"),
-        (
-            {"windows": [{"name": "w", "type": "tumbling", "evict": {"punctuation": "w > 1"}}]},
-            "windows.0.evict.punctuation: the source has no",
-        ),
-        ({"windows": [{"name": "w", "type": "sliding", "evict": {"delta": {"column": "w", "by": 1}}}]}, "windows.0.evict.delta.column"),
+        (window("tumbling", evict={"punctuation": "w > 1"}), "windows.0.evict.punctuation: the source has no"),
+        (window("sliding", evict={"delta": {"column": "w", "by": 1}}), "windows.0.evict.delta.column"),
     ],
 )
 def test_a_spec_is_compared_with_its_source(tmp_path, table, capsys, changes, problem):
-    path = tmp_path / "p.yaml"
-    path.write_text(yaml.safe_dump(SPEC | {"source": {"path": table}} | changes))
-    code = main(["validate", str(path), "--source"])
+    code = main(["validate", spec_file(tmp_path, **{"source": {"path": table}} | changes), "--source"])
     told = capsys.readouterr()
     assert (code == 0) == (problem is None), told.err
     assert problem is None or (problem in told.err and len(told.err.splitlines()) == 1)
 
 
 def test_a_source_that_is_not_there_is_named(tmp_path, capsys):
-    path = tmp_path / "p.yaml"
-    path.write_text(yaml.safe_dump(SPEC | {"source": {"path": str(tmp_path / "none")}}))
-    assert main(["validate", str(path)]) == 0
-    assert main(["validate", str(path), "--source"]) == 1
+    path = spec_file(tmp_path, source={"path": str(tmp_path / "none")})
+    assert main(["validate", path]) == 0
+    assert main(["validate", path, "--source"]) == 1
     assert "there is no Delta table" in capsys.readouterr().err
 
 
-def test_the_first_plan_refuses_a_condition_that_a_retry_would_answer_otherwise(tmp_path, table):
-    spec = SPEC | {"source": {"path": table, "filter": "rand() < 0.5"}, "sink": {"path": str(tmp_path / "out")}}
-    pipeline = parse_pipeline(spec)
-    with pytest.raises(SpecError, match=r"source.filter: got 'rand\(\) < 0.5'; rand\(\) gives another answer"):
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"source": {"filter": "rand() < 0.5"}}, r"source.filter: got 'rand\(\) < 0.5'; rand\(\) gives another answer"),
+        ({"strict": True, "windows": [SESSION | {"max_size": "1 hour"}], "emit": "revise"}, "strict: the state would keep raw rows"),
+    ],
+    ids=["another answer to a retry", "raw rows"],
+)
+def test_no_plan_is_recorded_for_what_no_batch_may_do(tmp_path, table, changes, told):
+    places = {"source": {"path": table} | changes.get("source", {}), "sink": {"path": str(tmp_path / "out")}}
+    pipeline = parse_pipeline(SPEC | changes | places)
+    with pytest.raises(SpecError, match=told):
         next_run(runnable_of(pipeline), Ledger.open(pipeline))
     assert not (tmp_path / "out.windowmill").exists()
 
@@ -239,53 +240,47 @@ def test_the_first_plan_refuses_a_condition_that_a_retry_would_answer_otherwise(
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"expectations": [{"type": "expect_column_values_to_be_betwen", "column": "n", "min_value": 1}]}, "expectations.0.type: got"),
-        (
-            {"expectations": [{"type": "expect_column_values_to_be_between", "column": "x", "min_value": 1}]},
-            "expectations.0.column: got 'x'",
-        ),
+        ({"expectations": [BETWEEN | {"type": "expect_column_values_to_be_betwen"}]}, "expectations.0.type: got"),
+        ({"expectations": [BETWEEN | {"column": "x"}]}, "expectations.0.column: got 'x'"),
         ({"aggregates": {"x": {"use": "no_such:Own", "args": ["v"]}}}, "aggregates.x.use: got 'no_such:Own'"),
-        ({"windows": [{"name": "w", "type": "custom", "function": "no_such:f"}]}, "windows.0.function: got 'no_such:f'"),
+        (window("custom", function="no_such:f"), "windows.0.function: got 'no_such:f'"),
     ],
 )
 def test_a_run_refuses_what_no_retry_can_mend_before_any_work(tmp_path, capsys, changes, told):
-    write_deltalake(str(tmp_path / "in"), pa.table({"k": ["a"], "t": pa.array([0], pa.timestamp("us", "UTC")), "v": [1]}))
-    path = tmp_path / "p.yaml"
-    tables = {"source": {"path": str(tmp_path / "in")}, "sink": {"path": str(tmp_path / "out")}, "compute": "local"}
-    path.write_text(yaml.safe_dump(SPEC | tables | changes))
-    assert main(["run", str(path)]) == 2
+    path = runnable_file(tmp_path, **changes)
+    assert main(["run", path]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert f"pipeline p: {told}" in line
     assert not (tmp_path / "out").exists()
 
 
+def runnable_file(folder: Path, **changes: Any) -> str:
+    """A spec over a source of two rows."""
+    write_deltalake(str(folder / "in"), pa.table({"k": ["a", "a"], "t": pa.array([0, 10**10], pa.timestamp("us", "UTC")), "v": [1, 2]}))
+    places = {name: {"path": str(folder / where)} for name, where in (("source", "in"), ("sink", "out"))}
+    return spec_file(folder, **places, compute="local", **changes)
+
+
 def test_a_held_batch_is_not_validated_by_a_rule_that_does_not_exist(tmp_path, capsys):
-    write_deltalake(str(tmp_path / "in"), pa.table({"k": ["a", "a"], "t": pa.array([0, 10**10], pa.timestamp("us", "UTC"))}))
-    path = tmp_path / "p.yaml"
-    rule = {"type": "expect_column_values_to_be_between", "column": "n", "min_value": 5, "severity": "critical"}
-    spec = SPEC | {"source": {"path": str(tmp_path / "in")}, "sink": {"path": str(tmp_path / "out")}, "compute": "local"}
-    path.write_text(yaml.safe_dump(spec | {"expectations": [rule]}))
-    assert main(["run", str(path)]) == 3
-    path.write_text(yaml.safe_dump(spec | {"expectations": [rule | {"type": "expect_nothing"}]}))
+    path = runnable_file(tmp_path, expectations=[BETWEEN | {"min_value": 5, "severity": "critical"}])
+    assert main(["run", path]) == 3
+    spec = Path(path)
+    spec.write_text(spec.read_text().replace(BETWEEN["type"], "expect_nothing"))
     capsys.readouterr()
-    assert main(["run", str(path)]) == 2
+    assert main(["run", path]) == 2
     assert "expectations.0.type: got 'expect_nothing'" in capsys.readouterr().err
 
 
 def test_checking_a_spec_loads_neither_spark_nor_airflow_and_reading_it_no_parser(tmp_path):
-    path = tmp_path / "p.yaml"
-    path.write_text(yaml.safe_dump(SPEC | {"schedule": "0 6 * * *", "aggregates": {"n": {"count": "*", "where": "v > 1"}}}))
+    path = spec_file(tmp_path, schedule="0 6 * * *", aggregates={"n": {"count": "*", "where": "v > 1"}})
     code = (
         "import sys; from windowmill.windowing.specfile import load_pipeline; load_pipeline(sys.argv[1]);"
         "early = {'sqlglot', 'croniter', 'pyarrow', 'numba', 'great_expectations', 'deltalake'} & set(sys.modules);"
         "from windowmill.jobs.cli import main; assert main(['validate', sys.argv[1]]) == 0;"
         "print(sorted(early), sorted({'pyspark', 'airflow', 'great_expectations', 'numba', 'deltalake'} & set(sys.modules)))"
     )
-    ran = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    ran = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
     assert ran.stdout.splitlines()[-1] == "[] []"
-
-
-SESSION = {"name": "visits", "type": "session", "gap": "5 minutes"}
 
 
 def test_a_strict_spec_that_would_keep_raw_rows_is_refused_with_the_window_that_does():
@@ -296,12 +291,3 @@ def test_a_strict_spec_that_would_keep_raw_rows_is_refused_with_the_window_that_
     assert problems(strict=True, windows=cut) == []
     [problem] = problems(strict=True, windows=cut, emit="revise")
     assert problem.startswith("strict: the state would keep raw rows (windows.1.max_size with emit: revise: a late row")
-
-
-def test_no_plan_is_recorded_for_a_strict_spec_that_would_keep_raw_rows(tmp_path):
-    write_deltalake(str(tmp_path / "in"), pa.table({"k": ["a"], "t": pa.array([0], pa.timestamp("us", "UTC"))}))
-    tables = {"source": {"path": str(tmp_path / "in")}, "sink": {"path": str(tmp_path / "out")}}
-    pipeline = parse_pipeline(SPEC | tables | {"strict": True, "windows": [SESSION | {"max_size": "1 hour"}], "emit": "revise"})
-    with pytest.raises(SpecError, match="strict: the state would keep raw rows"):
-        next_run(runnable_of(pipeline), Ledger.open(pipeline))
-    assert Ledger.open(pipeline).newest is None

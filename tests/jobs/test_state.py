@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -22,6 +23,7 @@ from tests.checkpoints.records import plan
 from tests.golden.make import HERE, Golden
 from tests.golden.test_golden import landed
 from tests.jobs.batches import Run
+from tests.specs import TENS, TICKS, a_spec
 from windowmill.checkpoints.batches import Outcome
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
@@ -40,19 +42,14 @@ SOURCE = pa.schema([("k", pa.string()), ("site", pa.int64()), ("t", pa.int64()),
 
 
 def spec_at(folder: Path, **changes: Any) -> dict[str, Any]:
-    spec: dict[str, Any] = {
-        "pipeline": "counts",
-        "source": {"path": str(folder / "source")},
-        "keys": ["k", "site"],
-        "time": {"column": "t", "unit": "none"},
-        "windows": [
-            {"name": "tens", "type": "tumbling", "size": 10},
-            {"name": "rolling", "type": "hopping", "size": 30, "hop": 10},
-        ],
-        "aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}},
-        "sink": {"path": str(folder / "sink")},
-    }
+    windows = [TENS | {"name": "tens"}, {"name": "rolling", "type": "hopping", "size": 30, "hop": 10}]
+    aggregates = {"n": {"count": "*"}, "total": {"sum": "v"}}
+    spec = a_spec(folder, pipeline="counts", keys=["k", "site"], time=TICKS, windows=windows, aggregates=aggregates)
     return spec | changes
+
+
+def made(folder: Path, **changes: Any) -> Pipeline:
+    return Pipeline.model_validate(spec_at(folder, **changes))
 
 
 def commit(pipeline: Pipeline, emitted: int | None, *, schema: pa.Schema = SOURCE, done: bool = True) -> None:
@@ -78,7 +75,7 @@ def sliced(pipeline: Pipeline, *batches: list[tuple[Any, ...]], level: int | Non
 
 
 def test_of_nodes_it_is_told_that_they_are_read_for_slices(tmp_path):
-    pipeline = Pipeline.model_validate(spec_at(tmp_path))
+    pipeline = made(tmp_path)
     sliced(pipeline, [("a", 1, begin, None, 2, 1.0) for begin in (20, 30)], level=0)
     sliced(pipeline, [("a", 1, 20, None, 4, 2.0)], level=1)
     commit(pipeline, 40)
@@ -89,7 +86,7 @@ def test_of_nodes_it_is_told_that_they_are_read_for_slices(tmp_path):
 
 
 def test_events_that_reach_into_windows_are_shown_beside_those_that_begin_in_them(tmp_path):
-    pipeline = Pipeline.model_validate(spec_at(tmp_path, time={"column": "t", "end": "e", "unit": "none"}))
+    pipeline = made(tmp_path, time={"column": "t", "end": "e", "unit": "none"})
     rows = [(10, 0, 1), (20, 0, 2), (20, 1, 1), (30, 1, 4), (30, 1, 3), (50, 1, 1)]
     starts, reaching, n = zip(*rows, strict=True)
     partials = {"_slice": starts, "_reaching": reaching, "_closed": pa.nulls(6, pa.int64()), "_batch": [0] * 6, "rows": n}
@@ -98,13 +95,8 @@ def test_events_that_reach_into_windows_are_shown_beside_those_that_begin_in_the
     commit(pipeline, 40, schema=SOURCE.append(pa.field("e", pa.int64())))
     answer = state_of(pipeline, ["site=1", "k=a"], 20)
     assert answer.data["restored"] == {"slices": 1, "entries": 5, "rows": 2}
-    assert [(entry["slice"], entry["reaching"], entry["rows"]) for entry in answer.data["entries"]] == [
-        (20, 0, 2),
-        (20, 1, 1),
-        (30, 1, 4),
-        (30, 1, 3),
-        (50, 1, 1),
-    ]
+    entries = [(entry["slice"], entry["reaching"], entry["rows"]) for entry in answer.data["entries"]]
+    assert entries == [(20, 0, 2), (20, 1, 1), (30, 1, 4), (30, 1, 3), (50, 1, 1)]
     found = [(w["window"], w["window_start"], w["slices"], w["rows_from_before"], w["rows"]) for w in answer.data["windows"]]
     assert found == [("rolling", 20, 1, 1, 3), ("rolling", 30, 0, 7, 7), ("tens", 50, 0, 1, 1), ("rolling", 50, 0, 1, 1)]
     assert "reaching" in shown(answer)
@@ -113,7 +105,7 @@ def test_events_that_reach_into_windows_are_shown_beside_those_that_begin_in_the
 @pytest.fixture
 def slices(tmp_path) -> Pipeline:
     """Two batches that count, all windows out through 40; a third batch has died after it had written."""
-    pipeline = Pipeline.model_validate(spec_at(tmp_path))
+    pipeline = made(tmp_path)
     first = [("a", 1, begin, None, 2, 1.0) for begin in (0, 10, 20, 30)] + [(None, 1, 30, None, 5, 1.0)]
     second = [("a", 1, 30, 20, 3, float("nan")), ("a", 1, 50, None, 4, 1.0), ("b", 2, 40, None, 1, 1.0)]
     sliced(pipeline, first, second, [("a", 1, 60, None, 100, 1.0)])
@@ -146,30 +138,21 @@ def test_a_summary_tells_what_counts_and_what_does_not(slices):
 def test_a_key_tells_what_would_be_restored_for_which_windows(slices):
     answer = state_of(slices, ["site=1", "k=a"], 20)
     assert answer.data["restored"] == {"slices": 3, "entries": 4, "rows": 11}
-    assert [(entry["slice"], entry["closed"], entry["batch"], entry["rows"]) for entry in answer.data["entries"]] == [
-        (20, None, 0, 2),
-        (30, None, 0, 2),
-        (30, 20, 1, 3),
-        (50, None, 1, 4),
-    ]
+    entries = [(entry["slice"], entry["closed"], entry["batch"], entry["rows"]) for entry in answer.data["entries"]]
+    assert entries == [(20, None, 0, 2), (30, None, 0, 2), (30, 20, 1, 3), (50, None, 1, 4)]
     assert answer.data["entries"][2]["partials"] == {"sum_float_v__sum": "NaN"}
     windows = [(w["window"], w["window_start"], w["window_end"], w["slices"], w["rows"]) for w in answer.data["windows"]]
     #      20   30   40   50   60   70   80
     # a    [2)  [5)       [4)                    of which 40 is empty
-    assert windows == [
-        ("rolling", 20, 50, 2, 7),
-        ("rolling", 30, 60, 2, 9),
-        ("tens", 50, 60, 1, 4),
-        ("rolling", 40, 70, 1, 4),
-        ("rolling", 50, 80, 1, 4),
-    ]
+    rolling = [("rolling", start, start + 30, n, rows) for start, n, rows in ((20, 2, 7), (30, 2, 9), (40, 1, 4), (50, 1, 4))]
+    assert windows == [*rolling[:2], ("tens", 50, 60, 1, 4), *rolling[2:]]
     assert (answer.data["windows"][1]["first_slice"], answer.data["windows"][1]["last_slice"]) == (30, 50)
     assert "batch 2 would restore 3 slices (4 entries) of 11 rows\n" in shown(answer)
 
 
 def test_windows_to_come_may_grow_or_follow_a_calendar(tmp_path):
     growing = {"name": "growing", "type": "cumulative", "size": 30, "step": 10}
-    pipeline = Pipeline.model_validate(spec_at(tmp_path / "growing", windows=[growing]))
+    pipeline = made(tmp_path / "growing", windows=[growing])
     sliced(pipeline, [("a", 1, begin, None, 2, 1.0) for begin in (30, 40, 50, 70)])
     commit(pipeline, 40)
     answer = state_of(pipeline, ["site=1", "k=a"], 20)
@@ -178,23 +161,20 @@ def test_windows_to_come_may_grow_or_follow_a_calendar(tmp_path):
     assert (answer.data["state"]["needed_from"], answer.data["windows_in_all"]) == (30, 4)
 
     days = {"name": "days", "type": "hopping", "size": "2 days", "hop": "1 day", "timezone": "America/New_York"}
-    pipeline = Pipeline.model_validate(spec_at(tmp_path / "days", windows=[days], time={"column": "t"}))
+    pipeline = made(tmp_path / "days", windows=[days], time={"column": "t"})
     march = [to_us(datetime(2024, 3, day, hour, tzinfo=UTC)) for day, hour in ((9, 5), (10, 5), (11, 4))]
     sliced(pipeline, [("a", 1, begin, None, 2, 1.0) for begin in march])
     commit(pipeline, march[1], schema=SOURCE.set(2, pa.field("t", pa.timestamp("us", "UTC"))))
     answer = state_of(pipeline, ["site=1", "k=a"], 20)
     # The clocks go forward on the 10th.
-    assert [(w["window_start"][5:13], w["window_end"][5:13], w["slices"]) for w in answer.data["windows"]] == [
-        ("03-09T05", "03-11T04", 2),
-        ("03-10T05", "03-12T04", 2),
-        ("03-11T04", "03-13T04", 1),
-    ]
+    windows = [(w["window_start"][5:13], w["window_end"][5:13], w["slices"]) for w in answer.data["windows"]]
+    assert windows == [("03-09T05", "03-11T04", 2), ("03-10T05", "03-12T04", 2), ("03-11T04", "03-13T04", 1)]
     assert answer.data["state"]["needed_from"].startswith("2024-03-09T05:00:00")
 
 
 def test_windows_to_come_of_slices_that_lie_centuries_apart(tmp_path):
     rolling = {"name": "rolling", "type": "hopping", "size": "1 day", "hop": "30 minutes", "timezone": "America/New_York"}
-    pipeline = Pipeline.model_validate(spec_at(tmp_path, windows=[rolling], time={"column": "t"}))
+    pipeline = made(tmp_path, windows=[rolling], time={"column": "t"})
     far = [to_us(datetime(year, 1, 1, tzinfo=UTC)) for year in (2024, 2724, 9024)]
     sliced(pipeline, [("a", 1, begin, None, 1, 1.0) for begin in far])
     commit(pipeline, None, schema=SOURCE.set(2, pa.field("t", pa.timestamp("us", "UTC"))))
@@ -231,7 +211,7 @@ def test_a_key_is_a_value_for_each_key_column(slices, given):
 
 
 def test_without_keys_the_one_group_is_shown_with_the_summary(tmp_path):
-    pipeline = Pipeline.model_validate(spec_at(tmp_path, keys=[]))
+    pipeline = made(tmp_path, keys=[])
     schema = pa.schema([(name, pa.int64()) for name in ("_slice", "_closed", "_batch", "rows")])
     rows = [{"_slice": 10, "_closed": None, "_batch": 0, "rows": 3}]
     write_deltalake(Places.of(pipeline).state, pa.Table.from_pylist(rows, schema=schema))
@@ -242,9 +222,9 @@ def test_without_keys_the_one_group_is_shown_with_the_summary(tmp_path):
 
 
 def test_no_state_yet_and_another_spec(tmp_path, slices):
-    assert state_of(Pipeline.model_validate(spec_at(tmp_path / "new")), [], 9).data == {"pipeline": "counts", "state": None}
+    assert state_of(made(tmp_path / "new"), [], 9).data == {"pipeline": "counts", "state": None}
     with pytest.raises(SpecChangedError):
-        state_of(Pipeline.model_validate(spec_at(tmp_path, keys=["k"])), [], 9)
+        state_of(made(tmp_path, keys=["k"]), [], 9)
 
 
 @pytest.mark.parametrize(
@@ -278,7 +258,7 @@ def sessions(tmp_path) -> Pipeline:
     """Three batches of sessions of two gaps, all windows out through 20; a fourth batch has died after it had written."""
     gaps = [{"name": "visits", "type": "session", "gap": 5}, {"name": "stays", "type": "session", "gap": 30}]
     aggregates = {"low": {"min": "k"}, "kinds": {"count_distinct": "k"}}
-    pipeline = Pipeline.model_validate(spec_at(tmp_path, windows=gaps, aggregates=aggregates))
+    pipeline = made(tmp_path, windows=gaps, aggregates=aggregates)
     entries = [
         [("a", 5, 1, 4), ("a", 30, 1, 4), ("b", 30, 3, 3)],
         [("a", 5, 20, 20), ("a", 30, 1, 20)],
@@ -308,17 +288,14 @@ def test_a_key_tells_its_open_sessions(sessions):
     assert shown(nobody)
 
 
-WINDOWS = [
-    {"name": "threes", "type": "count", "count": 3},
-    {"name": "visits", "type": "session", "gap": 5},
-]
+WINDOWS = [{"name": "threes", "type": "count", "count": 3}, {"name": "visits", "type": "session", "gap": 5}]
 
 
 @pytest.fixture
 def live(tmp_path) -> Pipeline:
     """Three batches of two keys by live rows; a fourth has died after it had written."""
     # Sessions of interval events keep rows.
-    pipeline = Pipeline.model_validate(spec_at(tmp_path, windows=WINDOWS, time={"column": "t", "end": "t", "unit": "none"}))
+    pipeline = made(tmp_path, windows=WINDOWS, time={"column": "t", "end": "t", "unit": "none"})
     run, number = Run(pipeline, Places.of(pipeline).state, source=SOURCE), 0
     for batch, times in enumerate([[1, 2, 3], [4, 20], [21, 22], [23]]):
         rows = [{"k": k, "site": 1, "t": t, "v": float(t)} for t in times for k in ("a", "b")[: 1 + (batch == 0)]]
@@ -341,10 +318,7 @@ def test_a_log_tells_its_live_rows_and_what_is_superseded(live):
 def test_a_key_of_a_log_tells_rows_windows_and_scalars(live):
     answer = state_of(live, ["k=a", "site=1"], 2)
     assert answer.data["restored"]["live_rows"] == 3
-    assert [(row["time"], row["held_by"]) for row in answer.data["rows"]] == [
-        (21, ["threes: rows", "visits: rows"]),
-        (22, ["threes: rows", "visits: rows"]),
-    ]
+    assert [(row["time"], row["held_by"]) for row in answer.data["rows"]] == [(t, ["threes: rows", "visits: rows"]) for t in (21, 22)]
     windows = {window["window"]: window for window in answer.data["windows"]}
     assert windows["threes"]["holds"] == {"rows": {"rows": 3, "oldest": 20, "newest": 22}}
     assert windows["threes"]["scalars"]["begun"] == 4
@@ -371,74 +345,69 @@ def test_the_command_prints_text_and_json_and_ends(tmp_path, slices):
     assert main(["state", str(path)]) == 0
 
 
-def oracle(pipeline: Pipeline, golden: Golden) -> list[dict[str, Any]]:
-    """The rows of the reference over all that has landed."""
-    rows, commits = landed(golden.folder / "source")
-    return evaluate(pipeline, list(map(Record, rows)), commits=commits).rows
+class Case:
+    """A pipeline of a released format with its tables, and the rows of the reference over all that has landed."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.golden = folder, Golden(Path(shutil.copytree(HERE / "format-5" / name, folder / "tables")))
+        self.pipeline = Pipeline.model_validate(self.golden.spec())
+        rows, commits = landed(self.golden.folder / "source")
+        self.expected = evaluate(self.pipeline, list(map(Record, rows)), commits=commits).rows
+
+    def of(self, window: str) -> list[dict[str, Any]]:
+        """The rows of this window for the key that is true."""
+        return [row for row in self.expected if row["window"] == window and row["flag"] is True]
+
+    def printed(self, capsys: pytest.CaptureFixture[str]) -> str:
+        spec = self.folder / "spec.yaml"
+        spec.write_text(yaml.safe_dump(self.golden.spec()))
+        assert main(["state", str(spec), "--key", "flag=true"]) == 0
+        return " ".join(capsys.readouterr().out.split())
 
 
 def test_open_sessions_are_shown_beside_slices(tmp_path, capsys):
-    golden = Golden(Path(shutil.copytree(HERE / "format-5" / "sessions", tmp_path / "tables")))
-    pipeline = Pipeline.model_validate(golden.spec())
-    summary = state_of(pipeline, [], 5).data["state"]
+    case = Case(tmp_path, "sessions")
+    summary = state_of(case.pipeline, [], 5).data["state"]
     assert summary["kind"] == "slices and sessions"
     parts = ("needed", "superseded", "unfinished")
     assert sum(summary[f"{kind}_entries_{part}"] for kind in ("slices", "sessions") for part in parts) == summary["entries"] > 10
-    rows, commits = landed(golden.folder / "source")
     # At the end of the input the open sessions are closed as they are.
-    visits = [
-        row
-        for row in evaluate(pipeline, list(map(Record, rows)), commits=commits).rows
-        if row["window"] == "visits" and row["flag"] is True
-    ]
-    last = max(visits, key=lambda row: row["window_end"])
-    told = state_of(pipeline, ["flag=true"], 5).data["sessions"]
+    last = max(case.of("visits"), key=lambda row: row["window_end"])
+    told = state_of(case.pipeline, ["flag=true"], 5).data["sessions"]
     shown = told["windows"][-1]
     assert (shown["rows"], shown["window_end"]) == (last["n"], bound(last["window_end"], True))
-    gap = next(window.gap for window in pipeline.windows if window.name == "visits")
+    gap = next(window.gap for window in case.pipeline.windows if window.name == "visits")
     assert shown["last_event"] == bound(last["window_end"] - gap.elapsed(), True)
     assert isinstance(shown["partials"]["distinct_label"], list)
     assert summary["sessions_entries_needed"] >= told["restored"]["sessions"] > 0
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(yaml.safe_dump(golden.spec()))
-    assert main(["state", str(spec), "--key", "flag=true"]) == 0
-    assert "open sessions, ending so if no row joins them" in " ".join(capsys.readouterr().out.split())
+    assert "open sessions, ending so if no row joins them" in case.printed(capsys)
 
 
-@pytest.mark.parametrize(("case", "window"), [("revised_visits", "visits"), ("cut_visits", "short")])
-def test_open_windows_are_those_that_the_end_of_the_input_closes(tmp_path, case, window):
-    golden = Golden(Path(shutil.copytree(HERE / "format-5" / case, tmp_path / "tables")))
-    pipeline = Pipeline.model_validate(golden.spec())
-    of_window = [row for row in oracle(pipeline, golden) if row["window"] == window]
-    wanted = {row["window_start"]: row for row in sorted(of_window, key=lambda row: row["revision"]) if row["flag"] is True}
-    told = [each for each in state_of(pipeline, ["flag=true"], 99).data["windows"] if each["window"] == window]
-    rows: dict[str, int] = {}
+@pytest.mark.parametrize(("name", "window"), [("revised_visits", "visits"), ("cut_visits", "short")])
+def test_open_windows_are_those_that_the_end_of_the_input_closes(tmp_path, name, window):
+    case = Case(tmp_path, name)
+    wanted = {bound(row["window_start"], True): row for row in sorted(case.of(window), key=lambda row: row["revision"])}
+    told = [each for each in state_of(case.pipeline, ["flag=true"], 99).data["windows"] if each["window"] == window]
+    rows = Counter[str]()
     for each in told:
-        rows[each["window_start"]] = rows.get(each["window_start"], 0) + each["rows"]
-        row = next(row for start, row in wanted.items() if bound(start, True) == each["window_start"])
+        rows[each["window_start"]] += each["rows"]
+        row = wanted[each["window_start"]]
         assert each["window_end"] == bound(row["window_end"], True)
         assert each.get("revision", 0) == row["revision"]
-    assert rows == {start: row["n"] for at, row in wanted.items() if (start := bound(at, True)) in rows}
+    assert rows == {start: row["n"] for start, row in wanted.items() if start in rows}
     # Of sessions that are cut, each of the latest instants is told by itself.
-    assert (len(told) > len(rows)) == (case == "cut_visits")
+    assert (len(told) > len(rows)) == (name == "cut_visits")
 
 
 def test_since_when_a_key_is_known_is_shown_beside_its_slices(tmp_path, capsys):
-    golden = Golden(Path(shutil.copytree(HERE / "format-5" / "empty", tmp_path / "tables")))
-    pipeline = Pipeline.model_validate(golden.spec())
-    summary = state_of(pipeline, [], 5).data["state"]
-    assert summary["entries_of_spans"] == 6, "of three keys in two batches"
-    found = state_of(pipeline, ["flag=true"], 5).data
-    events = oracle(pipeline, golden)
-    slots = sorted(row["window_start"] for row in events if row["window"] == "slots" and row["flag"] is True)
+    case = Case(tmp_path, "empty")
+    assert state_of(case.pipeline, [], 5).data["state"]["entries_of_spans"] == 6, "of three keys in two batches"
+    found = state_of(case.pipeline, ["flag=true"], 5).data
+    starts = sorted(row["window_start"] for row in case.of("slots"))
     assert [told["window"] for told in found["known"]] == ["slots", "gaps"]
-    assert found["known"][0]["first_slice"] == bound(slots[0], True)
-    assert found["known"][0]["last_slice"] == bound(slots[-1], True)
+    assert [found["known"][0][name] for name in ("first_slice", "last_slice")] == [bound(starts[0], True), bound(starts[-1], True)]
     assert all(not name.startswith("_") for entry in found["entries"] for name in entry["partials"])
-    spec = tmp_path / "spec.yaml"
-    spec.write_text(yaml.safe_dump(golden.spec()))
-    assert main(["state", str(spec), "--key", "flag=true"]) == 0
-    assert "known, so that empty windows between have rows: 2" in " ".join(capsys.readouterr().out.split())
+    assert "known, so that empty windows between have rows: 2" in case.printed(capsys)
 
 
 def test_times_of_policies_are_instants(tmp_path, monkeypatch):

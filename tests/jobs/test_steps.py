@@ -1,10 +1,11 @@
-"""The steps of a batch over tables: their order, what a failure leaves, what the record tells, and what a backfill replaces. No Spark."""
+"""The steps of a batch over tables, what a failure leaves, what the record tells, also of late rows; turns and rulings. No Spark."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,20 +13,34 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+import yaml
+from deltalake import DeltaTable, write_deltalake
 
-from tests.checkpoints.records import plan
-from tests.spark.harness import BASE, MINUTE, Bench, differences, quiet
+from tests.checkpoints.records import NOW, commit, plan
+from tests.spark.harness import BASE, MINUTE, Bench, differences, missed_in, quiet
+from tests.specs import SECONDS, TENS, a_spec
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.batch import closing, loop, steps
+from windowmill.checkpoints.protocol import lease
+from windowmill.jobs.batch import loop, steps
+from windowmill.jobs.batch.progress import late_missed, missed_windows
+from windowmill.jobs.cli import main
+from windowmill.jobs.commands import maintenance_command
 from windowmill.jobs.commands.state import state_of
 from windowmill.jobs.layouts.output import check_balance
+from windowmill.jobs.report import write_report
 from windowmill.jobs.schedulers import tasks
 from windowmill.windowing.counts import Counts, WindowRows
-from windowmill.windowing.errors import LocalComputeError, SinkRefusedError, StateMissingError, WindowmillError
-from windowmill.windowing.settings import COMPUTE
+from windowmill.windowing.errors import (
+    LeaseTakenError,
+    LedgerError,
+    LocalComputeError,
+    SinkRefusedError,
+    StateMissingError,
+    WindowmillError,
+)
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
 SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
@@ -36,9 +51,11 @@ SPEC: dict[str, Any] = {
 }
 
 
+pytestmark = pytest.mark.local
+
+
 @pytest.fixture
-def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setenv(COMPUTE.name, "local")
+def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path, dict(SPEC))
 
 
@@ -55,44 +72,21 @@ def named(folder: str) -> set[str]:
     return {Path(uri).name for uri in DeltaTable(folder).file_uris()}
 
 
-def test_the_record_comes_before_the_commits(monkeypatch):
-    called = []
-
-    class Steps:
-        def __getattr__(self, name: str) -> Callable[..., object]:
-            return lambda *_: called.append(name)
-
-    monkeypatch.setattr(steps, "_Steps", lambda *_: Steps())
-    steps.run_batch(*[None] * 4)  # type: ignore[arg-type]
-    assert called == ["compute", "validate", "record", "publish", "compact", "release"]
-
-
-def test_a_batch_that_fails_before_its_record_leaves_no_files(bench, monkeypatch):
+@pytest.mark.parametrize("step", ["compute.check_balance", "closing.validate_files"])
+def test_a_batch_that_fails_before_its_record_leaves_no_files(bench, monkeypatch, step):
+    """While it is computed, and while its results are validated."""
     bench.land([row(1), row(None), row(25)])
 
     def broken(*_: object, **__: object) -> None:
         assert data_files(bench.sink), "the results have been written"
-        raise RuntimeError("the gate is broken")
+        raise RuntimeError("the step is broken")
 
-    monkeypatch.setattr(closing, "validate_files", broken)
-    with pytest.raises(RuntimeError, match="the gate is broken"):
+    monkeypatch.setattr(f"windowmill.jobs.batch.{step}", broken)
+    with pytest.raises(RuntimeError, match="the step is broken"):
         bench.run()
     places = Places.of(bench.pipeline)
     assert [data_files(folder) for folder in (bench.sink, places.state, places.quarantine)] == [set(), set(), set()]
     assert Ledger.open(bench.pipeline).count == 0
-
-
-def test_a_batch_that_fails_while_it_is_computed_leaves_no_files(bench, monkeypatch):
-    bench.land([row(1), row(None), row(25)])
-
-    def unbalanced(*_: object) -> None:
-        raise WindowmillError("rows must balance")
-
-    monkeypatch.setattr("windowmill.jobs.batch.compute.check_balance", unbalanced)
-    with pytest.raises(WindowmillError, match="must balance"):
-        bench.run()
-    places = Places.of(bench.pipeline)
-    assert [data_files(folder) for folder in (bench.sink, places.state, places.quarantine)] == [set(), set(), set()]
 
 
 def test_the_record_tells_what_was_read_and_which_files_were_written(bench):
@@ -238,51 +232,26 @@ def test_the_state_command_before_the_first_commit(bench, monkeypatch, at, told)
             state_of(bench.pipeline, [], 20)
 
 
-def balanced(*, applied: int, quarantined: int, logged: int | None, filtered: bool = False) -> None:
-    """Check a batch of ten rows that the source's log tells to be ``logged``."""
-    source = SimpleNamespace(filter="v > 1" if filtered else None)
-    pipeline = parse_pipeline(Bench(Path("/nowhere"), dict(SPEC)).spec)
+@pytest.mark.parametrize(
+    ("applied", "quarantined", "logged", "is_filtered", "is_balanced"),
+    [
+        (9, 1, 10, False, True),
+        (10, 0, None, False, True),
+        (10, 0, 12, True, True),
+        (9, 0, 10, False, False),
+        (9, 2, 10, False, False),
+        (10, 0, 11, False, False),
+    ],
+)
+def test_rows_that_do_not_balance_are_refused(applied, quarantined, logged, is_filtered, is_balanced):
+    """Of a batch of ten rows that the source's log tells to be ``logged``."""
+    source = SimpleNamespace(filter="v > 1" if is_filtered else None)
     files = [SimpleNamespace(rows=logged, is_counted=True)]
-    own = {"plan": plan(3), "files": files, "pipeline": pipeline, "runnable": SimpleNamespace(source=source)}
-    batch: Any = SimpleNamespace(**own)
-    check_balance(batch, Counts(rows_read=10, rows_applied=applied, quarantined={"null_time": quarantined}))
-
-
-@pytest.mark.parametrize(
-    "counts",
-    [
-        {"applied": 9, "quarantined": 1, "logged": 10},
-        {"applied": 10, "quarantined": 0, "logged": None},
-        {"applied": 10, "quarantined": 0, "logged": 12, "filtered": True},
-    ],
-    ids=str,
-)
-def test_rows_that_balance_are_published(counts):
-    balanced(**counts)
-
-
-@pytest.mark.parametrize(
-    "counts",
-    [
-        {"applied": 9, "quarantined": 0, "logged": 10},
-        {"applied": 9, "quarantined": 2, "logged": 10},
-        {"applied": 10, "quarantined": 0, "logged": 11},
-    ],
-    ids=str,
-)
-def test_rows_that_do_not_balance_are_refused(counts):
-    with pytest.raises(WindowmillError, match="they must balance, so nothing was published"):
-        balanced(**counts)
-
-
-def test_rows_of_the_state_have_the_columns_of_all_parts(bench):
-    bench.changes["windows"] = [SLOTS, {"name": "visits", "type": "session", "gap": "5 minutes"}]
-    bench.land([row(1), row(3), row(12)])
-    bench.run()
-    state = DeltaTable(Places.of(bench.pipeline).state).to_pyarrow_table()
-    of_slices, of_sessions = (state.filter(pa.compute.is_valid(state[name])) for name in ("_slice", "_gap"))
-    assert len(of_slices) + len(of_sessions) == len(state)
-    assert min(len(of_slices), len(of_sessions)) > 0
+    pipeline = Bench(Path("/nowhere"), dict(SPEC)).pipeline
+    batch: Any = SimpleNamespace(plan=plan(3), files=files, pipeline=pipeline, runnable=SimpleNamespace(source=source))
+    told = nullcontext() if is_balanced else pytest.raises(WindowmillError, match="they must balance, so nothing was published")
+    with told:
+        check_balance(batch, Counts(rows_read=10, rows_applied=applied, quarantined={"null_time": quarantined}))
 
 
 def test_the_future_begins_where_the_plan_was_made_however_late_it_is_carried_out(monkeypatch):
@@ -301,3 +270,155 @@ def test_the_future_begins_where_the_plan_was_made_however_late_it_is_carried_ou
     with pytest.raises(EnoughError):
         tasks.read(batch, spark)
     assert seen == [77]
+
+
+@pytest.fixture
+def pipeline(tmp_path, monkeypatch) -> Pipeline:
+    monkeypatch.setattr(loop, "LEASE_WAIT_SECONDS", 0)
+    monkeypatch.setattr(maintenance_command, "LEASE_WAIT_SECONDS", 0)
+    write_deltalake(str(tmp_path / "source"), pa.table({"t": [1]}))
+    return parse_pipeline(a_spec(tmp_path, time=SECONDS, windows=[TENS]))
+
+
+@pytest.fixture
+def taken(pipeline) -> Iterator[Path]:
+    """The pipeline's folder, which another run holds."""
+    root = Places.of(pipeline).root
+    with lease(root, wait_seconds=0, on_wait=print):
+        yield Path(root)
+
+
+COMMANDS: dict[str, Callable[[Pipeline], Any]] = {
+    "run": lambda pipeline: loop.run(pipeline, quiet()),
+    "backfill": lambda pipeline: loop.backfill(pipeline, quiet(), begin=0, end=10),
+    "release": lambda pipeline: loop.run(pipeline, quiet(), ruling="release"),
+    "abandon": lambda pipeline: loop.abandon(pipeline, quiet()),
+    "maintain": lambda pipeline: maintenance_command.maintain(pipeline, quiet()),
+}
+
+
+@pytest.mark.covers("P7")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_whatever_writes_waits_for_the_run_that_is_under_way(pipeline, taken, monkeypatch, command):
+    monkeypatch.setattr(loop.Turn, "execute", lambda *_: pytest.fail("it did not wait"))
+    with pytest.raises(LeaseTakenError, match="another run is under way"):
+        COMMANDS[command](pipeline)
+
+
+@pytest.mark.covers("P7")
+def test_a_lease_cannot_be_taken_by_removing_its_file(pipeline, taken):
+    (taken / ".lease").unlink()
+    with pytest.raises(LeaseTakenError), lease(str(taken), wait_seconds=0, on_wait=print):
+        pass
+
+
+def recorded(pipeline: Pipeline, verdict: str) -> Ledger:
+    """The ledger with one batch that has no files."""
+    ledger = Ledger.open(pipeline)
+    ledger.record(plan(0, pipeline="p", meaning=pipeline.meaning_hash()), commit(verdict=verdict), {}, NOW)
+    return ledger
+
+
+@pytest.mark.covers("Q1")
+@pytest.mark.parametrize(
+    ("verdict", "first", "second"),
+    [("passed", None, "release"), ("passed", None, "discard"), ("held", "release", "discard"), ("held", "discard", "release")],
+)
+def test_only_a_batch_that_is_held_is_ruled_on_and_once(pipeline, verdict, first, second):
+    recorded(pipeline, verdict)
+    if first is not None:
+        [done] = loop.run(pipeline, quiet(), ruling=first)
+        assert done.outcome.verdict == {"release": "released", "discard": "discarded"}[first]
+    with pytest.raises(LedgerError, match=f"no batch is held, so there is nothing to {second}"):
+        loop.run(pipeline, quiet(), ruling=second)
+
+
+def test_a_ruling_is_on_one_batch(pipeline, monkeypatch):
+    """What comes after a held batch has not been looked at by whoever ruled."""
+    recorded(pipeline, "held")
+    monkeypatch.setattr(loop.Turn, "execute", lambda *_: pytest.fail("another batch"))
+    assert [done.plan.batch for done in loop.run(pipeline, quiet(), ruling="release")] == [0]
+
+
+#: A window of each way, and two of one way.
+WINDOWS: list[dict[str, Any]] = [
+    {"name": "last_10", "type": "hopping", "size": "10 minutes", "hop": "5 minutes"},
+    {"name": "days", "type": "tumbling", "size": "1 day"},
+    {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "30 minutes"},
+    {"name": "visits", "type": "session", "gap": "3 minutes"},
+    {"name": "newest", "type": "sliding", "evict": {"count": 2}, "trigger": {"count": 1}},
+    {"name": "spans", "type": "snapshot"},
+]
+#: The third commit finds windows closed through minute 40.
+COMMITS = [[0, 20], [40], [38, 21, 3, 41], [90]]
+#: 38 lies in [30, 40) and [35, 45) of ``last_10``, of which the second is open. 38 and 21 lie between windows of ``gaps``. ``newest`` had
+#: applied no tuple after 20.
+MISSED = {"last_10": 3, "gaps": 1, "visits": 2, "newest": 1, "spans": 3}
+
+
+def run_late(folder: Path, windows: list[dict[str, Any]]) -> Bench:
+    """A run over each of the commits."""
+    each = Bench(folder, {"windows": windows, "aggregates": {"n": {"count": "*"}}, "time": {"column": "t"}, "keys": ["k"]})
+    for minutes in COMMITS:
+        each.land([row(minute) for minute in minutes])
+        each.run()
+    return each
+
+
+@pytest.fixture
+def missing(tmp_path: Path) -> Bench:
+    return run_late(tmp_path, WINDOWS)
+
+
+def missed_by_batch(bench: Bench) -> list[dict[str, int]]:
+    return [batch.counts.late_missed for batch in Ledger.open(bench.pipeline).batches()]
+
+
+def test_each_window_counts_the_rows_that_it_was_closed_to(missing):
+    assert missed_by_batch(missing) == [{}, {}, MISSED, {}]
+    assert missing.expected([row(minute) for minutes in COMMITS for minute in minutes]).missed == MISSED
+
+
+def test_rows_that_no_window_counts_have_missed_each_that_holds_them(tmp_path):
+    bench = run_late(tmp_path, [window for window in WINDOWS if window["name"] != "days"])
+    assert [each["reason"] for each in bench.quarantine()] == ["too_late"]
+    assert missed_by_batch(bench)[2] == MISSED
+
+
+def test_history_status_and_the_report_tell_what_late_rows_have_missed(missing, tmp_path, capsys):
+    spec = tmp_path / "bench.yaml"
+    spec.write_text(yaml.safe_dump(missing.spec))
+    assert main(["history", str(spec), "--json"]) == 0
+    assert [batch["late_missed"] for batch in json.loads(capsys.readouterr().out)] == [{}, {}, MISSED, {}]
+    assert main(["status", str(spec)]) == 0
+    assert "missed" not in capsys.readouterr().out
+    missing.land([row(2)])
+    assert main(["run", str(spec)]) == 0
+    told = "1 missed a window of last_10, 1 of gaps, 1 of visits, 1 of newest, 1 of spans"
+    assert f"1 rows read (1 late, 0 quarantined; {told})" in " ".join(capsys.readouterr().out.split())
+    assert main(["status", str(spec)]) == 0
+    assert told in " ".join(capsys.readouterr().out.split())
+    page = Path(write_report(missing.pipeline)).read_text()
+    assert "4 missed a window of last_10, 4 of spans, 3 of visits, 2 of gaps, 2 of newest" in page
+
+
+def test_a_backfill_judges_rows_as_they_arrived_and_by_event_time_finds_none_late(missing):
+    for history, missed in (("log", MISSED), ("event_time", {})):
+        loop.backfill(missing.pipeline, quiet(), begin=BASE - 1, end=BASE + 100 * MINUTE, history=history)
+        assert missed_by_batch(missing)[-1] == missed
+    assert late_missed(Ledger.open(missing.pipeline).batches()) == MISSED, "rows that a backfill has read again count once"
+
+
+def test_nothing_is_late_in_a_restatement(tmp_path):
+    bench = run_late(tmp_path, [{"name": "slots", "type": "tumbling", "size": "10 minutes"}])
+    assert missed_by_batch(bench)[2] == {"slots": 3}
+    done = loop.restate(bench.pipeline, quiet(), late=True)
+    assert missed_in(done) == {}
+    assert {(each["window_end"] - BASE) // MINUTE: each["n"] for each in bench.rows()} == {10: 2, 30: 2, 40: 1, 50: 2}
+
+
+def test_of_many_windows_those_that_most_rows_missed_are_named():
+    assert missed_windows({f"w{number}": 1000 + number for number in range(7)}) == (
+        "1,006 missed a window of w6, 1,005 of w5, 1,004 of w4, 1,003 of w3, 1,002 of w2 and others of 2 more"
+    )
+    assert missed_windows({}) == ""

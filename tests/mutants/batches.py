@@ -14,7 +14,6 @@ CALENDAR_BATCHES = "tests/jobs/test_calendar_batches.py::test_"
 SAVEPOINTS = "tests/jobs/test_savepoints.py::test_"
 RESTATEMENTS = "tests/jobs/test_restatements.py::test_"
 GATE = "tests/expectations/test_gate.py::test_"
-TURNS = "tests/jobs/test_turns.py::test_"
 INTERVAL_BATCHES = "tests/jobs/test_interval_batches.py::test_"
 MIXED_BATCHES = "tests/jobs/test_mixed_batches.py::test_"
 DEDUCTING = "tests/windowing/test_deducting.py::test_"
@@ -140,11 +139,11 @@ MUTANTS = {
     f"{GATE}a_batch_that_loses_many_rows_is_not_passed": [
         ("quarantined-rows-without-limit", "expectations.suites:_limits", never("hold is not None")),
     ],
-    f"{TURNS}whatever_writes_waits_for_the_run_that_is_under_way": [
+    f"{STEPS}whatever_writes_waits_for_the_run_that_is_under_way": [
         ("run-without-the-lease", "jobs.batch.loop:leased", instead("lease(...)", "tables_kept()")),
         ("maintenance-without-the-lease", "jobs.commands.maintenance_command:maintain", instead("lease(...)", 'progress.step("all", "")')),
     ],
-    f"{TURNS}a_lease_cannot_be_taken_by_removing_its_file": [
+    f"{STEPS}a_lease_cannot_be_taken_by_removing_its_file": [
         (
             "lease-on-a-file",
             "checkpoints.protocol:lease",
@@ -199,13 +198,13 @@ MUTANTS = {
             instead("np.where(_ == IN_TIME, _1 - AFTER, _)", "_1"),
         ),
     ],
-    f"{MIXED_BATCHES}a_row_is_too_late_only_if_every_part_refuses_it": [
+    f"{MIXED_BATCHES}a_row_is_too_late_only_if_every_part_refuses_it[by_every_part]": [
         ("too-late-for-one-part-is-too-late", "jobs.schedulers.local:refused_by_all", instead("np.intersect1d", "np.union1d")),
     ],
-    f"{MIXED_BATCHES}a_row_that_a_grid_still_counts_is_not_too_late": [
+    f"{MIXED_BATCHES}a_row_is_too_late_only_if_every_part_refuses_it[counted_by_a_grid]": [
         ("grids-not-asked-about-late-rows", "jobs.schedulers.local:refused_by_all", without("not _ or not len(_)")),
     ],
-    f"{MIXED_BATCHES}a_row_that_lies_between_windows_is_refused_by_none_of_them": [
+    f"{MIXED_BATCHES}a_row_is_too_late_only_if_every_part_refuses_it[between_windows]": [
         ("rows-between-windows-refused", "jobs.layouts.lateness:too_late_among", without("_ > _")),
     ],
 }

@@ -2,7 +2,7 @@
 
 from tests.mutants.edits import always, before, instead, never, without
 
-DAYS, CHANGED, VERIFIED = (f"tests/jobs/test_{name}.py::test_" for name in ("days_after", "changed_days", "verified_days"))
+DAYS, CHANGED, VERIFIED = (f"tests/jobs/test_{name}.py::test_" for name in ("days_after", "changed_days", "verification"))
 
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
@@ -131,7 +131,7 @@ MUTANTS = {
     (
         f"{CHANGED}a_correction_leaves_rows_of_a_window_that_a_variable_has_changed_since",
         f"{CHANGED}triggers_that_a_variable_has_changed_are_replaced_as_a_whole_or_the_changed_spec_is_refused",
-        f"{VERIFIED}verify_leaves_out_rows_of_a_window_that_a_variable_has_changed_since",
+        f"{VERIFIED}verify_leaves_out_rows_that_an_earlier_meaning_of_their_window_has_published[variable]",
     ): [
         ("changed-variables-unknown", "jobs.batch.window_history:redefined_by", instead("dict.fromkeys(_, _)", "{}")),
     ],
@@ -141,7 +141,7 @@ MUTANTS = {
     f"{VERIFIED}verify_compares_rows_behind_a_changed_spec_that_was_abandoned": [
         ("rows-judged-by-an-abandoned-spec", "jobs.verify.check:_of_this_spec", instead("_.newest_kept", "ledger.batches()[-1]")),
     ],
-    f"{VERIFIED}verify_compares_ticks_behind_which_the_rows_are_gone": [
+    f"{VERIFIED}verify_goes_by_the_watermark_of_the_batches_where_the_newest_rows_are_gone[ticks]": [
         ("ticks-until-the-rows-that-are-left", "jobs.verify.check:_of_window", instead("max(_1)", "min(0, *_1)")),
     ],
     f"{VERIFIED}verify_compares_windows_with_policies_that_were_empty": [

@@ -5,7 +5,6 @@ from tests.mutants.edits import always, instead, never, without
 PLANS = "tests/jobs/test_plans.py::test_"
 COLUMNS = "tests/jobs/test_columns.py::test_"
 LEDGER = "tests/checkpoints/test_ledger.py::test_"
-PLANNING = "tests/jobs/test_planning.py::test_"
 CODE = "tests/jobs/test_code.py::test_"
 CHANGES = "tests/jobs/test_applied_changes.py::test_"
 
@@ -78,7 +77,7 @@ MUTANTS = {
     f"{PLANS}a_backfill_reads_no_further_than_the_schedule_has_come": [
         ("backfill-without-a-watermark", "jobs.batch.planning:next_backfill", instead("None if last is None else _", "None")),
     ],
-    f"{PLANNING}a_later_interval_without_new_rows_moves_on_what_ends_by_then": [
+    f"{PLANS}a_later_interval_without_new_rows_moves_on_what_ends_by_then": [
         ("later-interval-of-open-windows", "jobs.batch.planning:moves_on", instead("(_1, _.closed(_2))", "(_1, _2)")),
     ],
     f"{CODE}rules_that_changed_after_the_batch_make_no_difference": [

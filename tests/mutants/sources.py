@@ -92,8 +92,6 @@ MUTANTS = {
     ],
     f"{READING}changed_rows_are_refused_or_ignored_and_counted": [
         ("ignored-changes-not-counted", "jobs.sources.reading:reading_of", without("_ += _.rows_changed")),
-    ],
-    f"{READING}ignored_changes_end_nothing": [
         (
             "ignored-changes-end-the-batch",
             "jobs.sources.reading:reading_of",

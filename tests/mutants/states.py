@@ -92,10 +92,10 @@ MUTANTS = {
             instead("_1 < _2 if self.by_count else _3", "_1 < _2 // 2 if self.by_count else _3"),
         ),
     ],
-    f"{POSITIONS}a_node_that_is_gone_is_told": [
+    f"{POSITIONS}damaged_state_is_refused[node]": [
         ("missing-nodes-pass", "windowing.columnar.positions:_all_there", without("raise StateCorruptError(...)")),
     ],
-    f"{POSITIONS}a_row_that_is_another_is_told": [
+    f"{POSITIONS}damaged_state_is_refused[row]": [
         ("restored-positions-not-verified", "windowing.columnar.position_batch:advance", without("verify_once(...)")),
     ],
     f"{MIXED_BATCHES}compaction_keeps_the_rows_of_other_parts": [
