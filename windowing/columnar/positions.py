@@ -160,10 +160,7 @@ class Forest:
     def covers(self, head: Ints, stop: Ints, evicted: Ints, limit: int) -> tuple[Ints, Ints, Ints, Ints]:
         """The nodes of each key's window [``head``, ``stop``), as :func:`~windowmill.windowing.kernels.flatfat.covers`.
 
-        Returns
-        -------
-        tuple
-            Offsets, and of each node its level, its first position, and the event time of the tuple there.
+        Returns offsets, and of each node its level, its first position, and the event time of the tuple there.
         """
         offsets, places = covers(self._nodes, head, stop, evicted, limit)
         level = np.searchsorted(self._starts, _all_there(places), side="right") - 1
