@@ -288,10 +288,7 @@ def _merged(stage: SliceStage, of_key: Mapping[str, pa.Array], slices: pa.Table,
 
 
 def _with_new(stage: WindowStage, merged: _WholeSlices) -> tuple[Spans, _WholeSlices]:
-    """The keys' spans with this batch, and ``merged`` with the spans before each late row.
-
-    Raises ``StateCorruptError`` if stored spans are missing.
-    """
+    """The keys' spans with this batch, and ``merged`` with the spans before each late row."""
     if not stage.slices.known:
         return merged.spans, merged
     grids, own = stage.known_grids, merged.own

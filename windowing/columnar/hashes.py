@@ -64,10 +64,7 @@ def with_checksum_column(schema: pa.Schema) -> pa.Schema:
 
 
 def verify_once(check: RowCheck | None, rows: pa.Table) -> None:
-    """Verify rows that still have their checksums; rows that have been verified come without them.
-
-    Raises ``StateCorruptError`` as :meth:`RowCheck.verify` does.
-    """
+    """Verify rows that still have their checksums; rows that have been verified come without them."""
     if check is not None and SUM in rows.column_names:
         check.verify(rows)
 

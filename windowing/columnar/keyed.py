@@ -94,8 +94,6 @@ class LogTableOfWindow:
 class StateLog:
     """The log of one pipeline.
 
-    Raises ``SpecError`` if two columns of the log would have the same name.
-
     ``types``: Arrow type of each of the source's columns.
     ``conditions``: the spec's conditions.
     ``shared``: whether other windows keep their state in the same table. Keys then have their names in the source, as there, and the
@@ -160,10 +158,7 @@ class StateLog:
         return pa.schema([field for field in self.schema if field.name in filled])
 
     def read(self, entries: pa.Table) -> StoredKeys:
-        """The state that ``entries`` describe: all entries of some keys, in any order. O(n log n) in entries.
-
-        Raises ``StateError`` if a key has rows but no entry of its own.
-        """
+        """The state that ``entries`` describe: all entries of some keys, in any order. O(n log n) in entries."""
         if not entries.num_rows:
             return StoredKeys()
         keys = Keys(pa.table({name: column[:0] for name, column in self.key_columns(entries).items()}))
@@ -439,10 +434,7 @@ class KeyedWindows:
         return tables
 
     def restore(self, tables: Mapping[str, pa.Table]) -> None:
-        """Continue from the tables of :meth:`snapshot`. Raises ``StateError`` if a table is missing."""
-        missing = {"rows", "keys"} - set(tables)
-        if missing:
-            raise StateError(f"state: table {min(missing)!r} is missing; rebuild the state from the source")
+        """Continue from the tables of :meth:`snapshot`."""
         self._rows, self.keys = tables["rows"], Keys(tables["keys"])
         for index, slicer in enumerate(self._slicers):
             prefix = f"window {index} "

@@ -275,8 +275,6 @@ class Demand:
     def of(cls, stage: PositionStage, entries: pa.Table, rows: pa.Table, codes: Ints, n_keys: int) -> Demand:
         """The demand of a batch with new ``rows``.
 
-        Raises ``StateCorruptError`` if rows are missing.
-
         ``entries``: all ``key`` rows and waiting tuples of the keys, and any nodes.
         ``rows``: at least the times of the new rows.
         ``codes``: key index of each of ``entries``, and then of ``rows``.
@@ -436,8 +434,6 @@ class Cover:
     @classmethod
     def of(cls, nodes: NodePlaces, live: Ints, leaves: Bools, stop: Ints, total: Ints) -> Cover:
         """Of restored ``nodes``.
-
-        Raises ``StateCorruptError`` if nodes are missing.
 
         ``live``: number of live tuples below each node.
         ``leaves``: mask of the nodes that may lose a tuple in the batch.

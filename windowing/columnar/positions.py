@@ -160,12 +160,7 @@ class Forest:
     def covers(self, head: Ints, stop: Ints, evicted: Ints, limit: int) -> tuple[Ints, Ints, Ints, Ints]:
         """The nodes of each key's window [``head``, ``stop``), as :func:`~windowmill.windowing.kernels.flatfat.covers`.
 
-        Raises ``StateCorruptError`` if a node is not there.
-
-        Returns
-        -------
-        tuple
-            Offsets, and of each node its level, its first position, and the event time of the tuple there.
+        Returns offsets, and of each node its level, its first position, and the event time of the tuple there.
         """
         offsets, places = covers(self._nodes, head, stop, evicted, limit)
         level = np.searchsorted(self._starts, _all_there(places), side="right") - 1
@@ -231,8 +226,6 @@ def _all_there(places: Ints) -> Ints:
 
 class PositionState:
     """The columns of the state of one pipeline; a function of the spec and the source's column types.
-
-    Raises ``SpecError`` if two columns of the state would have the same name.
 
     ``types``: Arrow type of each of the source's columns.
     ``live``, ``conditions``: the state's column for each column of the source, and for each condition column, that waiting tuples keep.

@@ -175,12 +175,9 @@ class IntervalLifting:
 
         First come the slices in which events begin, then those that they cross, then those into which they reach.
 
-        Returns
-        -------
-        tuple
-            The columns of the event, where an aggregate weighs by time also ``WEIGHT`` and ``WHOLE``; start of the slice; 1 if the event
-            reaches into the slice, 0 if it begins in it or crosses it; of the partial of a late event where it begins, the start of the
-            event's last partial, of others their own start.
+        Returns the columns of the event, where an aggregate weighs by time also ``WEIGHT`` and ``WHOLE``; start of the slice; 1 if it
+        reaches into the slice, 0 if it begins in it or crosses it; of the partial of a late event where it begins, the start of the event's
+        last partial, of others their own start.
         """
         time, stop = spans_of(rows)
         reaches, into = self.starts.within(time, stop)

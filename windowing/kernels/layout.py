@@ -135,10 +135,7 @@ class Layout:
 
     @classmethod
     def over_rows(cls, aggregates: Mapping[str, AggregateSpec], types: Mapping[str, pa.DataType], where: str) -> Layout:
-        """Lay out those of ``aggregates`` whose partials are numbers, where leaves are rows; ``where`` is their place, for messages.
-
-        Raises ``SpecError`` as of :meth:`of`.
-        """
+        """Lay out those of ``aggregates`` whose partials are numbers, where leaves are rows; ``where`` is their place, for messages."""
         atoms, results = _atoms(aggregates, types, where)
         return cls(atoms, (), results, of_rows=True)
 
@@ -193,20 +190,19 @@ class Layout:
 
     def program(self) -> npt.NDArray[np.int64]:
         """One line an atom: operation, first int column, first float column, numbers of int and of float columns; shape (n_atoms, 5)."""
+        table = ROW_OPERATIONS if self.of_rows else OPERATIONS
         lines, ints, floats = [], 0, 0
-        for operation, n_ints, n_floats in self._operations():
+        for atom in self.atoms:
+            operation, n_ints, n_floats = table[atom.kind]
+            n_ints = n_ints or len(atom.edges) - 1
             lines.append((operation, ints, floats, n_ints, n_floats))
             ints, floats = ints + n_ints, floats + n_floats
         return np.array(lines, np.int64).reshape(-1, 5)
 
     def widths(self) -> tuple[int, int]:
         """Number of int and of float columns of a partial."""
-        operations = self._operations()
-        return sum(ints for _, ints, _ in operations), sum(floats for _, _, floats in operations)
-
-    def _operations(self) -> list[tuple[int, int, int]]:
-        table = ROW_OPERATIONS if self.of_rows else OPERATIONS
-        return [(table[atom.kind][0], table[atom.kind][1] or len(atom.edges) - 1, table[atom.kind][2]) for atom in self.atoms]
+        *_, ints, floats = self.program().sum(axis=0).tolist()
+        return ints, floats
 
     def fields_of(self, atom: int) -> Mapping[str, StoredField]:
         """The stored columns of one atom by role."""

@@ -173,10 +173,8 @@ class CustomSlicer:
     def _feed(self, leaves: Leaves, rows: Ints, sequence: Ints) -> Ints:
         """Feed ``rows`` to their keys' functions.
 
-        Returns
-        -------
-        int64 array, shape (5, n_windows)
-            Key, chain, end, lo and hi of each window that ends, grouped by chain; lo and hi are indices into ``sequence``.
+        Returns key, chain, end, lo and hi of each window that ends, grouped by chain; lo and hi are indices into ``sequence``. Int64, shape
+        (5, n_windows).
         """
         names = [name for name in leaves.table.column_names if not name.startswith(OWN_PREFIX)]
         cells = leaves.table.select(names).take(pa.array(rows)).to_pylist()

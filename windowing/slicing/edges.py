@@ -225,12 +225,9 @@ class CumulativeGrid:
 
 def all_hopping(grids: Iterable[WindowGrid]) -> Sequence[Grid] | None:
     """``grids`` if each has windows of one length at one distance; otherwise null."""
-    found: list[Grid] = []
-    for grid in grids:
-        if not isinstance(grid, Grid):
-            return None
-        found.append(grid)
-    return found
+    every = list(grids)
+    found = [grid for grid in every if isinstance(grid, Grid)]
+    return found if len(found) == len(every) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,8 +126,6 @@ class PolicySettings:
     def run(self, listed: Ints, tuples: kernel.Tuples, keys: kernel.KeyStates, clock: Clock, whole: tuple[bool, bool]) -> Triggers:
         """Apply ``tuples`` to ``keys``, in place; returns the triggers that fire.
 
-        Raises ``WindowmillError`` if a key has too many due ticks, or the batch too many triggers.
-
         ``whole``: whether the columns of the eviction's and of the trigger's delta hold integers.
         """
         by = [_difference(policy.delta if policy is not None else None) for policy in (self.evict, self.trigger)]

@@ -138,12 +138,7 @@ class CountSlicer(_Slicer):
 def slicer_of(window: Window, pipeline: Pipeline) -> Slicer:
     """What cuts live rows into the windows of ``window``, for the kernels.
 
-    Raises
-    ------
-    UnsupportedError
-        If its windows keep no rows.
-    SpecError
-        If a function of the user's cannot be imported.
+    Raises ``UnsupportedError`` if its windows keep no rows, and ``SpecError`` if a function of the user's cannot be imported.
     """
     revises = pipeline.emit == "revise"
     match window:
