@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from tests.spark import harness
 from windowmill.windowing.reference import Evaluation, Record, evaluate
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
@@ -207,29 +208,12 @@ def _rows(rng: random.Random, count: int, tick: int, base: int, lasting: bool, u
         at = base + (minute - rng.choice(delays)) * tick + rng.choice([0, 0, 0, 1] if tick > 1 else [0])
         absent = not usable and rng.random() < 0.02
         ends = {"e": rng.choice([at, at, at + tick, at + 5 * tick, at + 40 * tick, at - 1])} if lasting else {}
-        values = {
-            "x": number,
-            "i": rng.choice([None, *range(-9, 10)]),
-            "f": rng.choice([None, *(n / 8 for n in range(-40, 41))]),
-            "s": rng.choice(["x", "y", "zé", None]),
-        }
+        values = {"x": number, "i": rng.choice([None, *range(-9, 10)]), "f": rng.choice([None, *(n / 8 for n in range(-40, 41))])}
+        values["s"] = rng.choice(["x", "y", "zé", None])
         rows.append({"k": rng.choice(["a", "a", "b", "c", None]), "t": None if absent else at, **ends, **values})
     return rows
 
 
-def differences(found: Sequence[Row], wanted: Sequence[Row], tolerance: float = 1e-9) -> list[str]:
+def differences(found: Sequence[Row], wanted: Sequence[Row]) -> list[str]:
     """What differs between two tables of result rows; empty when equal. Values are eighths, so that few floats may differ at all."""
-    problems = [f"{len(found)} rows instead of {len(wanted)}"] if len(found) != len(wanted) else []
-    for got, want in zip(found, wanted, strict=False):
-        problems += [
-            f"{name}: {got[name]!r} instead of {value!r} in {want}"
-            for name, value in want.items()
-            if not _same(got[name], value, tolerance)
-        ]
-    return problems[:3]
-
-
-def _same(got: Any, want: Any, tolerance: float) -> bool:
-    if isinstance(got, float) and isinstance(want, float):
-        return abs(got - want) <= tolerance * max(1.0, abs(want))
-    return bool(type(got) is type(want) and got == want)
+    return harness.differences(found, wanted, 1e-9)[:3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, groupby, pairwise
 from typing import Any, NamedTuple
@@ -161,10 +161,8 @@ class Run:
 
     def load(self, rows: list[Row], emission: Emission | None = None) -> None:
         """Load a batch of ``rows``; raises ``TooLargeError`` if this process leaves it to Spark."""
-        batch, new = (
-            Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted),
-            NewRows(arrived(rows, source=self.source)),
-        )
+        batch = Input(**self.base, batch=self.batch, seen=self.seen, emitted=self.emitted)
+        new = NewRows(arrived(rows, source=self.source))
         for part in self.parts(batch):
             load(part, new, emission or self._emission(batch, new, None), self._stored)
 
@@ -228,10 +226,8 @@ def shown(done: MemoryBatch) -> list[Row]:
     rows: list[Row] = []
     for table in done.results:
         bounds = [table[name].cast(pa.int64()).to_pylist() for name in ("window_start", "window_end")]
-        rows += [
-            row | {"window_start": start, "window_end": end}
-            for row, start, end in zip(table.drop_columns(["batch"]).to_pylist(), *bounds, strict=True)
-        ]
+        told = zip(table.drop_columns(["batch"]).to_pylist(), *bounds, strict=True)
+        rows += [row | {"window_start": start, "window_end": end} for row, start, end in told]
     return rows
 
 
@@ -250,8 +246,7 @@ def compare(run: Run, rows: list[Row], *, final: bool = False) -> None:
     """The result rows, their revisions and the refusals of ``run`` are those of the oracle."""
     records = [Record(row, frozenset(["i > 3"] if (row["i"] or 0) > 3 else [])) for row in rows]
     wanted = evaluate(run.pipeline, records, commits=run.commits, final=final)
-    assert run.refused == wanted.quarantined
-    assert run.missed == wanted.missed
+    assert (run.refused, run.missed) == (wanted.quarantined, wanted.missed)
     found, expected = sorted(run.rows, key=place), sorted(wanted.rows, key=place)
     assert [place(row) for row in found] == [place(row) for row in expected]
     for got, want in zip(found, expected, strict=True):
@@ -289,20 +284,15 @@ def check(
     return run
 
 
-def in_thirds(rows: list[Row], arrival: Arrival) -> Iterator[tuple[int, int, list[int]]]:
-    """Begin, end and commits of three batches of whole commits, or of fewer."""
-    commits, third = arrival.commits(len(rows)), -(-len(rows) // 3)
-    for first, last in pairwise(sorted({0, *between_commits(range(third, len(rows), third), commits), len(rows)})):
-        yield first, last, commits[first:last]
-
-
 def run_vouched(pipeline: Pipeline, rows: list[Row], ends: list[int], arrival: Arrival) -> tuple[Run, list[tuple[float, int]]]:
     """A run of three batches, each of which vouches for as many minutes past its rows as ``ends`` says.
 
     Also the watermark that each row found, which is that after the batch before, and the number of its commit.
     """
     run, watermarks = Run(pipeline, vouched=True), list[float]()
-    for end, (first, last, commits) in zip(ends, in_thirds(rows, arrival), strict=False):
+    commits, third = arrival.commits(len(rows)), -(-len(rows) // 3)
+    thirds = pairwise(sorted({0, *between_commits(range(third, len(rows), third), commits), len(rows)}))
+    for end, (first, last) in zip(ends, thirds, strict=False):
         watermarks += [float("-inf") if run.emitted is None else run.emitted + pipeline.time.lateness.elapsed()] * (last - first)
-        run.step(rows[first:last], first, commits, vouched=max(row["t"] for row in rows[:last]) + end * MINUTE)
+        run.step(rows[first:last], first, commits[first:last], vouched=max(row["t"] for row in rows[:last]) + end * MINUTE)
     return run, list(zip(watermarks, run.commits, strict=True))

@@ -14,6 +14,7 @@ from deltalake import write_deltalake
 
 from tests.checkpoints.records import commit as made
 from tests.checkpoints.records import plan
+from tests.specs import HOURS, a_spec
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.report import write_report
 from windowmill.windowing.axis import to_us
@@ -25,18 +26,11 @@ VOID = {"meta", "link", "br", "input", "img"}
 
 
 def pipeline_at(folder: Path, **changes: Any) -> Pipeline:
-    spec: dict[str, Any] = {
-        "pipeline": "delays",
-        "keys": ["origin", "carrier"],
-        "time": {"column": "departed_at", "disorder": "30 minutes"},
-        "windows": [
-            {"name": "hourly", "type": "tumbling", "size": "1 hour"},
-            {"name": "day", "type": "hopping", "size": "1 day", "hop": "1 hour"},
-        ],
-        "aggregates": {"flights": {"count": "*"}, "mean_delay": {"mean": "delay"}, "worst": {"arg_max": ["delay", "flight"]}},
-        "sink": {"path": str(folder / "delays")},
-    }
-    return Pipeline.model_validate(spec | changes)
+    day = {"name": "day", "type": "hopping", "size": "1 day", "hop": "1 hour"}
+    aggregates = {"flights": {"count": "*"}, "mean_delay": {"mean": "delay"}, "worst": {"arg_max": ["delay", "flight"]}}
+    time, sink = {"column": "departed_at", "disorder": "30 minutes"}, {"path": str(folder / "delays")}
+    spec = a_spec(pipeline="delays", keys=["origin", "carrier"], time=time, windows=[HOURS | {"name": "hourly"}, day], sink=sink)
+    return Pipeline.model_validate(spec | {"aggregates": aggregates} | changes)
 
 
 def result_row(end: Any, **changes: Any) -> dict[str, Any]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,10 +10,7 @@ from tests.jobs.batches import Run, check
 from tests.jobs.drawn import NUMBERS, OBJECTS, at, cuts, inputs, pipeline_of, some, streams
 from tests.strategies import shared
 from tests.windowing.calendar_cases import CALENDARS, DAY, HOUR, MINUTE, ODD, WINDOWS
-from windowmill.jobs.layouts.lateness import judged_at, with_arrival
-from windowmill.windowing.columnar.added_columns import CLOSED, LATE, NUMBER_OF, REASON, SLICE, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.grids import Grids
-from windowmill.windowing.watermark import LatenessRule
+from windowmill.windowing.columnar.added_columns import SLICE
 
 BEGINNINGS = st.tuples(st.sampled_from(ODD), st.integers(-2_000, 2_000).map(lambda minutes: minutes * MINUTE)).map(sum)
 ADVANCES = st.sampled_from([0, 10 * MINUTE, 3 * HOUR, 11 * HOUR, DAY, 3 * DAY, 20 * DAY])
@@ -63,33 +57,7 @@ def test_a_month_is_stored_as_one_slice_and_read_when_it_ends():
     january = ODD[7] - 30 * DAY
     for day in range(31):
         run.step([at(0, t=january + day * DAY)], day)
-    assert run.rows == []
-    assert set(run.state[SLICE].to_pylist()) == {january}
+    assert (run.rows, set(run.state[SLICE].to_pylist())) == ([], {january})
     run.step([at(0, t=january + 31 * DAY)], 31)
     assert [(found["n"], found["window_end"] - found["window_start"]) for found in run.rows] == [(31, 31 * DAY)]
     assert run.state[SLICE].to_pylist() == [january + 31 * DAY]
-
-
-def test_a_row_counts_in_the_windows_that_end_after_the_edge_through_which_they_were_closed():
-    grids = Grids.of(pipeline_of(["day", "growing_days"])).grids
-    time, closed = ODD[0] + HOUR, ODD[0] + 3 * DAY
-    rule = LatenessRule(disorder=0, lateness=0)
-    columns = {TIME: pa.array([None, time, time, time + DAY]), REASON: pa.array(["null_time", None, None, None])}
-    rows = with_arrival(pa.table(columns), np.arange(4), None)
-    watermarks = pa.array([closed, closed, None, closed], pa.int64())
-    rows = rows.set_column(rows.schema.get_field_index(WATERMARK_OF), WATERMARK_OF, watermarks)
-    for until, too_late in (({}, "too_late"), ({UNTIL_OF: pc.add(columns[TIME], 4 * DAY)}, None)):
-        table = pa.table({name: rows.column(name) for name in rows.column_names} | until)
-        found = judged_at(table, rule, grids)
-        ends = [max(grid.last_end_holding(at + (4 * DAY - 1 if until else 0)) for grid in grids) for at in (time, time + DAY)]
-        assert [end <= closed for end in ends] == [too_late is not None] * 2
-        assert found[REASON].to_pylist() == ["null_time", too_late, None, too_late]
-        assert found[LATE].to_pylist() == [False, True, False, True]
-        edge = Grids.of(pipeline_of(["day", "growing_days"])).edges.slice_start(closed)
-        first = [min(grid.first_end_after(at) for grid in grids) for at in (time, time + DAY)]
-        assert [end <= closed for end in first] == [True, True]
-        assert found[CLOSED].to_pylist() == [None, edge, None, edge]
-        assert {NUMBER_OF, WATERMARK_OF}.isdisjoint(found.column_names)
-    nothing = judged_at(with_arrival(pa.table({TIME: [time], REASON: pa.nulls(1, pa.string())}), np.arange(1), None), rule, grids)
-    assert nothing[CLOSED].type == pa.int64()
-    assert (nothing[CLOSED].to_pylist(), nothing[LATE].to_pylist()) == ([None], [False])

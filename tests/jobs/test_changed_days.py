@@ -27,14 +27,15 @@ SNAP, DAY = {"name": "snap", "type": "snapshot"}, {"name": "day", "type": "tumbl
 _BUCKETS = {"name": "buckets", "type": "sliding", "evict": {"time": "1 day"}, "trigger": {"count": 1}}
 
 
-def test_a_restatement_leaves_rows_of_windows_that_the_spec_has_dropped(tmp_path):
-    days = Days(tmp_path, HOURLY, VISIT)
+def test_restatements_and_backfills_leave_rows_of_windows_that_the_spec_has_dropped(tmp_path):
+    days = Days(tmp_path, HOURLY, VISIT, HALF)
     days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "10:05", 30), (4, "a", "12:05", 1)).run()
-    before = days.latest("visit")
+    before = [days.latest(name) for name in ("visit", "half")]
     days.apply(HOURLY).update("id = 2", v="21").run()
-    assert len(before) == 3
-    assert days.latest("visit") == before
     assert days.latest("hourly")[1] == ("a", "09:00", "10:00", 1, 21)
+    days.backfill(to_us(at("08:30")), to_us(at("12:00")))
+    assert [len(rows) for rows in before] == [3, 3]
+    assert [days.latest(name) for name in ("visit", "half")] == before
 
 
 def test_a_restatement_leaves_rows_of_a_window_that_ended_before_the_history_that_another_meaning_of_it_was_asked_for(tmp_path):
@@ -71,14 +72,6 @@ def test_triggers_of_another_meaning_are_replaced_as_a_whole_or_the_changed_spec
     assert days.latest("w") == before
     days.apply(PAIRS | {"name": "w"}, HOURLY).append((6, "a", "08:06", 6), (7, "a", "09:07", 7)).run()
     assert days.latest("w") == [("a", 0, "08:02", 2, 3), ("a", 1, "08:04", 2, 7), ("a", 2, "08:06", 2, 11)]
-
-
-def test_a_backfill_leaves_rows_of_windows_that_the_spec_has_dropped(tmp_path):
-    days = Days(tmp_path, HOURLY, HALF)
-    days.append((1, "a", "08:05", 10), (2, "a", "09:05", 20), (3, "a", "10:05", 30), (4, "a", "12:05", 1)).run()
-    before = [days.latest(name) for name in ("hourly", "half")]
-    days.apply(HOURLY).backfill(to_us(at("08:30")), to_us(at("12:00")))
-    assert [days.latest(name) for name in ("hourly", "half")] == before
 
 
 def test_a_trigger_of_a_tuple_at_the_watermark_of_a_changed_spec_is_revised(tmp_path):

@@ -143,5 +143,4 @@ def test_a_backfill_shows_the_empty_windows_of_its_range_alone():
 
 def test_the_columns_of_spans_are_named_by_their_windows():
     grids = Grids.of(pipeline_of(["slots", "day"], COUNTS, filled=["day"]))
-    assert span_columns(grids.known) == ["_day__first", "_day__last"]
-    assert last_of("day") == "_day__last"
+    assert (span_columns(grids.known), last_of("day")) == (["_day__first", "_day__last"], "_day__last")

@@ -161,12 +161,9 @@ def test_kernels_compute_what_is_taken(rows_a_batch):
         check(tried(parse_pipeline(spec), "kernel", rows_a_batch), parse_pipeline(spec))
 
 
-def test_runs_compute_what_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """In two batches, so that partials have been stored, and with the types that `validate --source` sees.
-
-    Nested columns, which only Spark reads, are left out: their partials are the same.
-    """
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+@pytest.mark.local
+def test_runs_compute_what_is_taken(tmp_path: Path):
+    """In two batches, so that partials have been stored; without nested columns, which only Spark reads: their partials are the same."""
     plain_points = [(function, column) for function, column in POINTS if not pa.types.is_nested(TYPES[column])]
     for name, aggregates in (("points", plain_points), ("lasting", OVER_TIME)):
         spec, folder = pipeline_of(aggregates), tmp_path / name
@@ -219,23 +216,22 @@ def test_json_lines_are_taken_as_columns_are():
     check(outcome.rows, parse_pipeline(pipeline_of(aggregates)))
 
 
-#: Whole numbers whose sum, a small one, leaves 64 bits on its way, whatever stretch of them is combined first.
-GREAT = [2**63 - 1, 2**63 - 1, 2**63 - 1, 5, -(2**63), -(2**63), -(2**63), 4]
 GREAT_WINDOWS = [
     {"name": "slices", "type": "hopping", "size": 100, "hop": 50},
     {"name": "positions", "type": "sliding", "evict": {"count": 8}, "trigger": {"count": 8}},
     {"name": "near", "type": "sliding", "evict": {"delta": {"column": "t", "by": 90}}, "trigger": {"count": 8}},
     {"name": "visits", "type": "session", "gap": 20},
 ]
-
-
+#: Whole numbers whose sum, a small one, leaves 64 bits on its way, whatever stretch of them is combined first.
+GREAT = pa.array([2**63 - 1, 2**63 - 1, 2**63 - 1, 5, -(2**63), -(2**63), -(2**63), 4], pa.int64())
 #: As many decimals of 38 digits, of which two leave them, and four leave 128 bits.
 _ENDS = ["99", "99", "99", "50", "99", "99", "99", "48"]
-GREATEST = [Decimal(f"{sign}{'9' * 36}.{digits}") for sign, digits in zip("++++----", _ENDS, strict=True)]
+_DECIMALS = [Decimal(f"{sign}{'9' * 36}.{digits}") for sign, digits in zip("++++----", _ENDS, strict=True)]
+GREATEST = pa.array(_DECIMALS, pa.decimal128(38, 2))
 
 
-def great_rows() -> list[dict[str, Any]]:
-    return [{"k": "a", "t": 4 * place, "v": value, "narrow": place % 2} for place, value in enumerate(GREAT)]
+def great_rows(values: pa.Array) -> pa.Table:
+    return pa.table({"k": ["a"] * 8, "t": range(0, 32, 4), "v": values, "narrow": [0, 1] * 4})
 
 
 def great(**fields: Any) -> dict[str, Any]:
@@ -243,43 +239,35 @@ def great(**fields: Any) -> dict[str, Any]:
     return a_spec(keys=["k"], time=TICKS, windows=GREAT_WINDOWS, aggregates=aggregates) | fields
 
 
-def check_great(rows: Sequence[Mapping[str, Any]]) -> None:
+def check_great(rows: Sequence[Mapping[str, Any]], *results: Any) -> None:
     whole = [row for row in rows if row["narrow"] == 4]
     assert {row["window"] for row in whole} == {window["name"] for window in GREAT_WINDOWS}
-    assert {(row["total"], row["mean"]) for row in whole} == {(sum(GREAT), sum(GREAT) / 8)}
+    assert {(row["total"], row["mean"]) for row in whole} == {results}
 
 
-def test_a_sum_may_leave_64_bits_on_its_way():
-    check_great(try_pipeline(great(), great_rows(), engines=["kernel", "reference"], batches=["each", 3]).rows)
-
-
-@pytest.mark.parametrize("rows_a_run", [8, 1])
-def test_runs_sum_alike_however_the_rows_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows_a_run: int):
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
-    places = {"source": {"path": str(tmp_path / "source")}, "sink": {"path": str(tmp_path / "sink")}}
-    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(great() | places))
-    rows = [*great_rows(), {"k": "z", "t": 1000, "v": 0, "narrow": 0}]
-    for first in range(0, len(rows), rows_a_run):
-        write_deltalake(tmp_path / "source", pa.Table.from_pylist(rows[first : first + rows_a_run]), mode="append")
-        assert main(["run", str(tmp_path / "spec.yaml")]) == 0
-    check_great(pa.table(DeltaTable(tmp_path / "sink").to_pyarrow_table()).to_pylist())
-
-
+@pytest.mark.parametrize(
+    ("values", "results", "parts", "refusal"),
+    [
+        (GREAT, (6, 6 / 8), [3], r"aggregates\.total: sum over a window is 27670116110564327421, beyond its type"),
+        (GREATEST, (Decimal("0.02"), Decimal("0.0025")), [2, 3, 4], "more than 38 digits"),
+    ],
+    ids=["64 bits", "38 digits"],
+)
 @pytest.mark.parametrize("rows_a_batch", [8, 3, 1])
-def test_a_sum_of_decimals_may_leave_38_digits_on_its_way(rows_a_batch: int):
-    table = pa.table({"k": ["a"] * 8, "t": range(0, 32, 4), "v": pa.array(GREATEST, pa.decimal128(38, 2)), "narrow": [0, 1] * 4})
+def test_a_sum_may_leave_its_type_on_its_way_and_a_window_whose_own_sum_does_is_an_error(values, results, parts, refusal, rows_a_batch):
     for engine in ("kernel", "reference"):
-        rows = tried(parse_pipeline(great()), engine, rows_a_batch, table)
-        whole = [row for row in rows if row["narrow"] == 4]
-        assert {row["window"] for row in whole} == {window["name"] for window in GREAT_WINDOWS}
-        assert {(row["total"], row["mean"]) for row in whole} == {(Decimal("0.02"), Decimal("0.0025"))}
-    for number in (2, 3, 4):
-        with pytest.raises(AggregateOverflowError, match="more than 38 digits"):
-            tried(parse_pipeline(great(windows=GREAT_WINDOWS[:1])), "kernel", rows_a_batch, table.slice(0, number))
+        check_great(tried(parse_pipeline(great()), engine, rows_a_batch, great_rows(values)), *results)
+    for number in parts:
+        with pytest.raises(AggregateOverflowError, match=refusal):
+            tried(parse_pipeline(great(windows=GREAT_WINDOWS[:1])), "kernel", rows_a_batch, great_rows(values).slice(0, number))
 
 
-def test_a_window_whose_own_sum_leaves_64_bits_is_an_error_in_any_cut():
-    rows = great_rows()[:3]
-    for rows_a_batch in ("whole", "each"):
-        with pytest.raises(AggregateOverflowError, match=r"aggregates\.total: sum over a window is 27670116110564327421, beyond its type"):
-            try_pipeline(great(windows=GREAT_WINDOWS[:1]), rows, batches=rows_a_batch)
+@pytest.mark.local
+@pytest.mark.parametrize("rows_a_run", [8, 1])
+def test_runs_sum_alike_however_the_rows_are_cut(tmp_path: Path, rows_a_run: int):
+    (tmp_path / "spec.yaml").write_text(yaml.safe_dump(a_spec(tmp_path) | great()))
+    rows = pa.concat_tables([great_rows(GREAT), pa.table({"k": ["z"], "t": [1000], "v": [0], "narrow": [0]})])
+    for first in range(0, len(rows), rows_a_run):
+        write_deltalake(tmp_path / "source", rows.slice(first, rows_a_run), mode="append")
+        assert main(["run", str(tmp_path / "spec.yaml")]) == 0
+    check_great(pa.table(DeltaTable(tmp_path / "sink").to_pyarrow_table()).to_pylist(), 6, 6 / 8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -25,37 +26,30 @@ from windowmill.windowing.errors import SavepointError, SinkError
 
 NOW, YEAR = Duration(ticks=1), Duration(days=365)
 
-
 pytestmark = pytest.mark.local
-
-
 KINDS = ("grids", "sessions", "policies", "rows", "revised", "mixed")
 
 
-def corrected(folder: Path, kind: str, **changes: Any) -> tuple[Corrected, list[Any]]:
+def corrected(folder: Path, kind: str, **changes: Any) -> tuple[Corrected, Sequence[Row]]:
     """A pipeline some of whose windows have several revisions or are retracted, and the rows that are still to come."""
     folder.mkdir(exist_ok=True)
     bench = bench_of(folder, kind, **changes)
-    parts = cut(events(5, 260), 3, 4)
-    for part in parts[:2]:
-        bench.land(part)
-        bench.run()
-    bench.delete("i = 2 OR (k = 'a' AND site = 1 AND i < 0)")
-    bench.update("i = 1", i="5")
-    bench.run()
-    bench.land(parts[2])
-    bench.run()
+    *parts, last = cut(events(5, 260), 3, 4)
+    for number, part in enumerate(parts):
+        bench.land(part).run()
+        if number == 1:
+            bench.delete("i = 2 OR (k = 'a' AND site = 1 AND i < 0)")
+            bench.update("i = 1", i="5")
+            bench.run()
     bench.update("i = 5", i="6")
     bench.run()
-    return bench, [parts[3]]
+    return bench, last
 
 
-def finish(bench: Corrected, parts: list[Any]) -> None:
+def finish(bench: Corrected, part: Sequence[Row]) -> None:
     bench.delete("i = 3")
     bench.run()
-    for part in parts:
-        bench.land(part)
-        bench.run()
+    bench.land(part).run()
 
 
 def folded(bench: Corrected, age: Duration = NOW) -> list[Row]:
@@ -65,19 +59,17 @@ def folded(bench: Corrected, age: Duration = NOW) -> list[Row]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_latest_view_stays_and_later_runs_and_corrections_go_on(tmp_path, kind):
-    bench, parts = corrected(tmp_path / "folded", kind)
+    bench, part = corrected(tmp_path / "folded", kind)
     other, _ = corrected(tmp_path / "plain", kind)
     before, latest = bench.rows(), bench.latest()
     after = folded(bench)
     assert len(after) < len(before)
-    assert repr(bench.latest()) == repr(latest)
-    assert len(after) == len(latest)
+    assert (repr(bench.latest()), len(after)) == (repr(latest), len(latest))
     assert not any(row["retracted"] for row in after)
     assert [batch.action for batch in Ledger.open(bench.pipeline).batches()][-1] == "fold"
-    finish(bench, parts)
-    finish(other, parts)
-    assert repr(bench.latest()) == repr(other.latest())
-    assert repr(bench.latest()) == repr(bench.truth())
+    finish(bench, part)
+    finish(other, part)
+    assert repr(bench.latest()) == repr(other.latest()) == repr(bench.truth())
 
 
 def test_nothing_is_folded_that_is_young_or_twice(tmp_path):
@@ -131,9 +123,8 @@ def latest_as_of(bench: Corrected, batch: int) -> list[Row]:
 
 @pytest.mark.parametrize("place", ["batch.before", "batch.lost", "batch.after", "sink.before", "sink.lost", "sink.after"])
 def test_a_fold_that_dies_anywhere_is_finished_or_never_was(tmp_path, place):
-    bench, parts = corrected(tmp_path, "mixed")
+    bench, part = corrected(tmp_path, "mixed")
     latest = bench.latest()
-
     arm(place)
     try:
         folded(bench)
@@ -142,30 +133,27 @@ def test_a_fold_that_dies_anywhere_is_finished_or_never_was(tmp_path, place):
     assert repr(bench.latest()) == repr(latest)
     folded(bench)
     assert len(bench.rows()) == len(latest)
-    finish(bench, parts)
+    finish(bench, part)
     assert repr(bench.latest()) == repr(bench.truth())
 
 
 def test_others_may_rewrite_the_sink_before_the_fold_is_published(tmp_path):
     bench, _ = corrected(tmp_path, "mixed")
     latest = bench.latest()
-
     arm("sink.before")
     with pytest.raises(DiedError):
         folded(bench)
     assert DeltaTable(bench.sink).optimize.compact()["numFilesRemoved"] > 1
     bench.run()
-    assert repr(bench.latest()) == repr(latest)
-    assert len(bench.rows()) == len(latest)
+    assert (repr(bench.latest()), len(bench.rows())) == (repr(latest), len(latest))
 
 
 def test_no_savepoint_is_restored_whose_rows_have_been_folded(tmp_path):
-    bench, [part] = corrected(tmp_path, "grids")
+    bench, part = corrected(tmp_path, "grids")
     savepoints.create(bench.pipeline, quiet(), "late")
     folded(bench)
     latest = bench.latest()
-    bench.land(part)
-    bench.run()
+    bench.land(part).run()
     savepoints.restore(bench.pipeline, quiet(), "late")
     assert repr(bench.latest()) == repr(latest)
     savepoints.create(bench.pipeline, quiet(), "early")

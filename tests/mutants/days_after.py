@@ -13,12 +13,13 @@ MUTANTS = {
             instead("_ is None or any(_)", "False"),
         ),
     ],
-    f"{CHANGED}a_restatement_leaves_rows_of_windows_that_the_spec_has_dropped": [
+    f"{CHANGED}restatements_and_backfills_leave_rows_of_windows_that_the_spec_has_dropped": [
         (
             "dropped-windows-retracted",
             "jobs.batch.restating:Restatement._shown_where",
             instead("' AND '.join([_, *_1])", "' AND '.join(['true', *_1])"),
         ),
+        ("dropped-windows-replaced", "jobs.batch.window_history:has_dropped_windows", never("any(_)")),
     ],
     f"{CHANGED}a_restatement_leaves_rows_of_a_window_that_ended_before_the_history_that_another_meaning_of_it_was_asked_for": [
         ("windows-of-another-meaning-restated", "jobs.batch.restating:Restatement._restated", instead("_1 & ~_.to_numpy()", "_1")),
@@ -28,9 +29,6 @@ MUTANTS = {
     ],
     f"{CHANGED}triggers_of_another_meaning_are_replaced_as_a_whole_or_the_changed_spec_is_refused": [
         ("triggers-numbered-again", "jobs.batch.applying:_check_windows", never("again and history != AXIS_BEGIN")),
-    ],
-    f"{CHANGED}a_backfill_leaves_rows_of_windows_that_the_spec_has_dropped": [
-        ("dropped-windows-replaced", "jobs.batch.window_history:has_dropped_windows", never("any(_)")),
     ],
     f"{DAYS}a_backfill_gives_revised_windows_that_are_shown_but_not_closed": [
         ("open-windows-not-backfilled", "jobs.layouts.input:_windows_of", instead("rule.watermark_of(plan.emitted)", "plan.emitted")),

@@ -19,28 +19,23 @@ import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
 
+from tests.specs import a_spec
 from windowmill.jobs.spark.jars import jars_folder
 
 ROOT = Path(__file__).parents[2]
-SPEC = {
-    "pipeline": "visits",
-    "source": {"path": "visits"},
-    "keys": ["site"],
-    "time": {"column": "at"},
-    "windows": [{"name": "hourly", "type": "tumbling", "size": "1 hour"}],
-    "aggregates": {"n": {"count": "*"}, "spread": {"use": "jobs.spread:Spread", "args": ["pages"]}},
-    "sink": {"path": "hourly"},
-}
+SPEC = a_spec(
+    pipeline="visits",
+    source={"path": "visits"},
+    keys=["site"],
+    time={"column": "at"},
+    aggregates={"n": {"count": "*"}, "spread": {"use": "jobs.spread:Spread", "args": ["pages"]}},
+    sink={"path": "hourly"},
+)
 SPREAD = """
 class Spread:
-    def lift(self, value):
-        return value, value
-
-    def combine(self, older, newer):
-        return min(older[0], newer[0]), max(older[1], newer[1])
-
-    def lower(self, pair):
-        return float(pair[1] - pair[0])
+    def lift(self, value): return value, value
+    def combine(self, older, newer): return min(older[0], newer[0]), max(older[1], newer[1])
+    def lower(self, pair): return float(pair[1] - pair[0])
 """
 AGGREGATE = """
 from windowmill import aggregate, spark_session
@@ -65,13 +60,15 @@ print(json.dumps({"dags": sorted(pipelines.built.dags), "providers": [*Providers
 """
 
 
+def built(target: str, folder: Path) -> Path:
+    build = [sys.executable, "-m", "hatchling", "build", "-t", target, "-d", str(folder)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    return next(path for path in folder.iterdir() if path.name.endswith((".whl", ".tar.gz")))
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("dist")
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)], cwd=ROOT, check=True, capture_output=True
-    )
-    return next(folder.glob("*.whl"))
+    return built("wheel", tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +123,9 @@ def call(environment, project):
     return called
 
 
-def test_one_importable_name_is_installed(wheel):
+def test_one_name_is_installed_and_found_and_what_is_the_users_stays_theirs(wheel, call, environment, project):
     names = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
     assert {name for name in names if not name.endswith(".dist-info")} == {"windowmill"}
-
-
-def test_what_is_installed_is_found_and_what_is_the_users_stays_theirs(call, environment, project):
     assert call("python", "-c", "import windowmill.jobs.cli as cli; print(cli.__file__)").startswith(str(environment))
     assert call("python", "-c", "import dags.mine, jobs; print(jobs.__file__)").startswith(str(project))
 
@@ -163,21 +157,13 @@ def test_the_package_works_from_a_zip(wheel, tmp_path):
     """As ``--py-files`` ships it to executors."""
     code = "from windowmill import load_pipeline; from windowmill.jobs import json_lines; print(json_lines.__file__)"
     archive = shutil.copy(wheel, tmp_path / "windowmill.zip")
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        env=os.environ | {"PYTHONPATH": str(archive)},
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    own = os.environ | {"PYTHONPATH": str(archive)}
+    done = subprocess.run([sys.executable, "-c", code], env=own, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert done.stdout.startswith(str(archive))
 
 
 def test_the_source_distribution_holds_what_the_wheel_does(wheel, tmp_path):
     """Each folder behind its link in ``src``, from which a wheel is built where there is no checkout."""
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
-    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as archive:
+    with tarfile.open(built("sdist", tmp_path)) as archive:
         packed = {name.partition("/src/")[2] for name in archive.getnames() if "/src/" in name}
     assert packed == {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
