@@ -90,7 +90,7 @@ def test_revisions_by_slices_and_sessions_beside_positions_and_live_rows(
         # The tuple at minute 1 still comes after the last applied one. That at −10 lies between two windows of the grid.
         (["gappy", "visit", "last_3"], [[at(0)], [at(60)], [at(1), at(-1), at(-10)]], [3, 4], 1),
         (["days", "visit", "last_3"], [[at(0)], [at(60)], [at(-1)]], [], 1),
-        (["gappy", "known_gaps"], [[at(0), at(60)], [at(-10), at(1)]], [3], 0),
+        (["gappy", "known_gaps"], [[at(0), at(60)], [at(-10), at(1)]], [3], 1),
     ],
     ids=["by_every_part", "counted_by_a_grid", "between_windows"],
 )
