@@ -1,4 +1,4 @@
-"""FlatFAT, the flat fixed-sized aggregator: a complete binary tree of partials in one array, for the peers' cases of its ring of slots."""
+"""FlatFAT: the flat fixed-sized aggregator, a complete binary tree of partials in one array."""
 
 from __future__ import annotations
 
@@ -21,10 +21,13 @@ class FlatFat(Generic[P]):
     ``None`` is the paper's ⊥, an empty slot: x ⊕ ⊥ = x and ⊥ ⊕ y = y without a combine. ``capacity`` is a power of two: only then
     do leaves stay in stream order, as a non-commutative ``combine`` needs.
 
+    Cost in combines: new n - 1; update of m slots at most m(1 + ceil(log2(n / m))); prefix and suffix at most log2 n; aggregate 0.
+
     Source: Tangwongsan, Hirzel, Schneider and Wu, "General Incremental Sliding-Window Aggregation" (PVLDB 8(7), 2015), section 4.
     """
 
     def __init__(self, combine: Callable[[P, P], P], slots: Sequence[P | None]) -> None:
+        """``new``: build a tree over ``slots``, whose number is the capacity; at most capacity - 1 combines."""
         if not slots or len(slots) & (len(slots) - 1):
             raise ValueError(f"slots: got {len(slots)}; expected a power of two")
         self.capacity = len(slots)
@@ -37,6 +40,10 @@ class FlatFat(Generic[P]):
         if older is None or newer is None:
             return newer if older is None else older
         return self._combine(older, newer)
+
+    def __getitem__(self, slot: int) -> P | None:
+        """The partial in ``slot``, ``None`` if it is empty; 0 <= slot < capacity."""
+        return self._nodes[self.capacity + slot]
 
     def slots(self) -> list[P | None]:
         """All slots in array order."""
@@ -56,8 +63,38 @@ class FlatFat(Generic[P]):
                 nodes[node] = join(nodes[2 * node], nodes[2 * node + 1])
             level = {node // 2 for node in level if node > 1}
 
+    def aggregate(self) -> P | None:
+        """All slots combined in array order; 0 combines."""
+        return self._nodes[1]
+
+    def prefix(self, slot: int) -> P | None:
+        """Slots 0 to ``slot``, both included, combined; at most log2(capacity) combines."""
+        node = self.capacity + slot
+        total = self._nodes[node]
+        while node > 1:
+            if node % 2 == 1:
+                total = self._join(self._nodes[node - 1], total)
+            node //= 2
+        return total
+
+    def suffix(self, slot: int) -> P | None:
+        """Slots from ``slot`` to the last, both included, combined; at most log2(capacity) combines."""
+        node = self.capacity + slot
+        total = self._nodes[node]
+        while node > 1:
+            if node % 2 == 0:
+                total = self._join(total, self._nodes[node + 1])
+            node //= 2
+        return total
+
     def compact(self, front: int) -> list[int]:
-        """Move the full slots together, in ring order from ``front``; gives the new slot of each old one, -1 for an empty one."""
+        """Move the full slots together, in ring order from ``front``, and repair the nodes above them once; at most capacity - 1 combines.
+
+        Returns
+        -------
+        list of int
+            New slot of each old slot, -1 for an empty one; length ``capacity``.
+        """
         slots, moves = self.slots(), [-1] * self.capacity
         packed: list[P | None] = [None] * self.capacity
         for rank, slot in enumerate(_ring(slots, front)):
@@ -78,7 +115,13 @@ class FlatFat(Generic[P]):
         return FlatFat(self._combine, packed + [None] * (capacity - len(packed))), moves
 
     def check(self) -> None:
-        """Check that every inner node combines its children."""
+        """Check that every inner node combines its children; capacity - 1 combines.
+
+        Raises
+        ------
+        AssertionError
+            Names the first node that does not.
+        """
         for node in range(self.capacity - 1, 0, -1):
             wanted = self._join(self._nodes[2 * node], self._nodes[2 * node + 1])
             if not identical(self._nodes[node], wanted):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal, localcontext
 from fractions import Fraction
@@ -15,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.windowing.kernel_algebra import Kernels
+from tests.windowing.reactive import ReactiveAggregator, Snapshot
 
 UNIT = 2.0**-53
 MAX = Fraction(1.7976931348623157e308)
@@ -104,19 +106,74 @@ def test_nist_digits_whole_and_sliced(name, rows):
     check_digits(name, *results)
 
 
+FOREIGN_ROWS = 100_000
+STAYING = 50
+
+
 def foreign() -> Iterator[float]:
     """Rows that must leave no trace: spikes, opposite signs, infinities, NaN."""
     draw = random.Random(3)
-    for number in range(2_000):
-        yield math.inf if number % 997 == 0 else math.nan if number % 797 == 0 else draw.lognormvariate(0, 9) * draw.choice([-1, 1, 1e16])
+    for number in range(FOREIGN_ROWS):
+        yield (
+            math.inf if number % 9_973 == 0 else math.nan if number % 7_919 == 0 else draw.lognormvariate(0, 9) * draw.choice([-1, 1, 1e16])
+        )
+
+
+@pytest.fixture(scope="module")
+def used() -> Callable[[str], Snapshot]:
+    """States through which the foreign rows have passed; the last of them are still inside."""
+    states: dict[str, Snapshot] = {}
+
+    def state(function: str) -> Snapshot:
+        if function not in states:
+            kernels = of(function)
+            window = ReactiveAggregator(kernels.aggregate)
+            for partial in partials(kernels, list(foreign()), 1):
+                window.insert(partial)
+                if len(window) > STAYING:
+                    window.evict()
+            window.query()
+            states[function] = window.snapshot()
+        return states[function]
+
+    return state
 
 
 @pytest.mark.parametrize("name", CERTIFIED)
 def test_nist_digits_after_foreign_rows_have_left_by_two_stacks(name):
-    rows = [(value,) for value in [*foreign(), *nist(name)]]
+    rows = [(value,) for value in [*list(foreign())[-2_000:], *nist(name)]]
     lo = [*range(0, 2_000, 7), 2_000]
     hi = [min(len(rows), low + 900) for low in lo[:-1]] + [len(rows)]
     check_digits(name, *(of(function).windows(rows, lo, hi)[-1] for function in ("mean", "stddev_samp")))
+
+
+@pytest.mark.parametrize("name", CERTIFIED)
+def test_nist_digits_after_foreign_rows_have_left_and_through_a_restore(name, used):
+    results = []
+    values = nist(name)
+    for function in ("mean", "stddev_samp"):
+        aggregate = of(function).aggregate
+        window = ReactiveAggregator.restore(aggregate, used(function))
+        slices = partials(of(function), values, 7)
+        for number, partial in enumerate(slices):
+            window.insert(partial)
+            window.query() if number % 100 == 0 else None
+            if number == len(slices) // 2:
+                window = ReactiveAggregator.restore(aggregate, through_bytes(window.snapshot()))
+        for _ in range(STAYING):
+            window.evict()
+        assert len(window) == len(slices)
+        results.append(aggregate.lower(window.query()))
+    check_digits(name, *results)
+
+
+def through_bytes(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with every float written as its eight IEEE bytes and read back."""
+
+    def stored(value: Any) -> Any:
+        return struct.unpack("<d", struct.pack("<d", value))[0] if isinstance(value, float) else value
+
+    return snapshot._replace(slots=tuple(None if partial is None else tuple(map(stored, partial)) for partial in snapshot.slots))
 
 
 # ---------------------------------------------------------------------------------------------------------------------------------
@@ -196,6 +253,12 @@ def test_what_leaves_takes_its_infinity_nan_and_rounding_along():
         for function, expected in (("sum", 6.0), ("mean", 2.0), ("var_samp", 1.0), ("max", 3.0)):
             kernels, rows = of(function), [(spike,), (1.0,), (2.0,), (3.0,)]
             assert kernels.windows(rows, [0, 1], [4, 4])[1] == expected
+            window = ReactiveAggregator(kernels.aggregate)
+            for partial in kernels.partials(rows):
+                window.insert(partial)
+            window.query()
+            window.evict()
+            assert kernels.aggregate.lower(window.query()) == expected
 
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

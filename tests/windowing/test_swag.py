@@ -12,7 +12,6 @@ import pyarrow as pa
 import pytest
 
 from tests.specs import a_spec
-from tests.windowing.flatfat import FlatFat
 from windowmill.windowing.columnar.keyed import Aggregation
 from windowmill.windowing.slicing.leaves import Leaves, Windows
 from windowmill.windowing.specfile import parse_pipeline
@@ -78,30 +77,3 @@ def test_cases_by_time_with_late_insertions_and_deletions(case):
             members += sorted(place for place in held.values() if first <= place < stop)
             offsets.append(len(members))
     assert answers(case, times, values, members=(np.array(offsets, np.int64), np.array(members, np.int64))) == case["expected"]
-
-
-def text(value: object) -> tuple[str] | None:
-    return None if value is None else (str(value),)
-
-
-@pytest.mark.parametrize("case", swag("flatfat_ring"))
-def test_ring_cases(case):
-    """Of the tree that positions hold as nodes; slots that wrap around are the peer's alone."""
-    tree: FlatFat[tuple[str]] = FlatFat(lambda older, newer: (older[0] + newer[0],), [None] * case["spec"]["capacity"])
-    results = []
-    for item in case["input"]:
-        if "update" in item:
-            tree.update({slot: text(value) for slot, value in item["update"]})
-            continue
-        if "compact" in item:
-            moves = tree.compact(item["front"])
-        else:
-            tree, moves = tree.resized(item["resize"], item["front"])
-        results.append((tree.slots(), moves))
-        tree.check()
-    for (slots, moves), expected in zip(results, case["expected"], strict=True):
-        assert slots == list(map(text, expected["leaves"]))
-        # The source pads the first list with -1 to the new size.
-        wanted = expected.get("index_changes", moves)
-        assert moves == wanted[: len(moves)]
-        assert set(wanted[len(moves) :]) <= {-1}
