@@ -137,7 +137,7 @@ MUTANTS = {
         ),
     ],
     f"{GATE}a_batch_that_loses_many_rows_is_not_passed": [
-        ("quarantined-rows-without-limit", "expectations.suites:_limits", never("hold is not None")),
+        ("quarantined-rows-without-limit", "expectations.suites:rules", instead("pipeline.quarantine.hold", "None")),
     ],
     f"{STEPS}whatever_writes_waits_for_the_run_that_is_under_way": [
         ("run-without-the-lease", "jobs.batch.loop:leased", instead("lease(...)", "tables_kept()")),
