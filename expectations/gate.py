@@ -146,9 +146,13 @@ def validate(
     ----------
     rows
         An Arrow table, if the rows fit the driver (no Spark job), or a cached Spark frame, which is read several times; or a function that
-        gives one of them, which is called if Great Expectations has to evaluate a rule. Of its rows ``count`` must be known.
+        gives one of them, which is called if Great Expectations has to evaluate a rule.
     columns
         The result's columns in order, by default :func:`windowmill.expectations.suites.sink_columns`.
+    count
+        Number of rows, if known, which saves a job on Spark; must be known of rows that a function gives.
+    rows_read, rows_quarantined
+        Numbers of rows that the batch read from its source, and that were quarantined.
     loss
         Summarizes the quarantined rows; called if they are more than a rule allows.
     spark

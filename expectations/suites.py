@@ -226,6 +226,7 @@ def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) ->
 
 
 def _unknown_columns(written: Mapping[str, Any], columns: Sequence[str]) -> Iterable[tuple[str, str]]:
+    # Of whatever type: the columns of a rule about the table are checked, too.
     for field, column in _columns("", written):
         if isinstance(column, str) and column not in columns:
             yield field, f"got {column!r}, which is not a column of the result; {_near_column(column, columns)}"

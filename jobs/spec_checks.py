@@ -27,11 +27,15 @@ Problem = tuple[str, str]
 _MIDNIGHTS = (datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 7, 1, tzinfo=UTC))
 
 
-def problems_of(pipeline: Pipeline) -> list[Problem]:
-    """Everything in ``pipeline`` that no run could execute, as pairs (path of the field, what is wrong and what to do)."""
-    # User functions are also looked up in the working directory; last on the path, so that its modules shadow no others.
+def import_from_here() -> None:
+    """Have a user's own functions looked for where the command runs, last, so that its modules hide no others."""
     if str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
+
+
+def problems_of(pipeline: Pipeline) -> list[Problem]:
+    """Everything in ``pipeline`` that no run could execute, as pairs (path of the field, what is wrong and what to do)."""
+    import_from_here()
     found = [*condition_problems(pipeline), *function_problems(pipeline), *_schedule_problems(pipeline), *rule_problems(pipeline)]
     return [*found, *_length_problems(pipeline), *not_run(pipeline), *([] if found else _strict_problems(pipeline))]
 

@@ -105,7 +105,7 @@ def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-_K = Option(lambda k: _is_number(k) and isinstance(k, int) and 0 < k <= 1_000_000_000, {"type": "integer", "minimum": 1})
+_K = Option(lambda k: isinstance(k, int) and not isinstance(k, bool) and 0 < k <= 1_000_000_000, {"type": "integer", "minimum": 1})
 _Q = Option(lambda q: _is_number(q) and 0 <= q <= 1, {"type": "number", "minimum": 0, "maximum": 1})
 _EXACT = Option(lambda exact: isinstance(exact, bool), {"type": "boolean"}, default=False)
 _EDGES = Option(

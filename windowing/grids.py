@@ -36,7 +36,7 @@ from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.slicing.calendars import CalendarGrid, origin_of, zone_named
 from windowmill.windowing.slicing.edges import CumulativeGrid, Edges, Grid, WindowGrid, all_hopping
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.windows.base import GridRules
+from windowmill.windowing.windows.base import GridRules, rules_of
 
 if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Bools, Ints
@@ -211,7 +211,7 @@ def cover(low: int, high: int) -> list[tuple[int, int]]:
 
 def grid_of(window: Window) -> WindowGrid:
     """The windows of ``window`` along the axis; raises ``UnsupportedError`` if they are on no grid."""
-    rules = window.rules()
+    rules = rules_of(window)
     if not isinstance(rules, GridRules):
         raise UnsupportedError(f"window {window.name}: {window.type} windows are no fixed grid")
     zone = zone_named(rules.timezone)

@@ -215,6 +215,7 @@ def run(
 
 
 def _ruling(ruling: Ruling, about: str) -> Callable[..., None]:
+    """The command that rules on the held batch."""
 
     def command(
         spec: Spec,

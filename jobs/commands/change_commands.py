@@ -261,6 +261,7 @@ class _RowCounts:
         if change.fate == "kept":
             return self.published.get(change.name, 0)
         # As many keys, over as long a time, as the kept window on a grid of which most is known.
+        # Rows of windows that are not kept were published by other steps.
         others = ((n, name) for name, n in self.published.items() if name in self.steps and name in self.kept)
         n, name = max(others, default=(0, ""))
         step = self.steps.get(change.name)
@@ -335,7 +336,7 @@ def plan(
     found = planned(pipeline, _instant(history, pipeline), str(spec))
     if out is not None:
         kept = {_KEPT: 1, "spec": str(spec.absolute()), "sha256": _digest(spec), "given_history": history or "all"}
-        terminal.write_file(out, json.dumps(kept | found.data, indent=1) + "\n", "--out ")
+        terminal.write_file(out, json.dumps(kept | found.data, indent=1) + "\n", "--out")
     show(found, as_json)
     return _CODES.get(found.data["status"], 0)
 

@@ -21,7 +21,6 @@ from windowmill.jobs.commands.terminal import (
     Spec,
     as_written,
     counted,
-    import_from_here,
     in_bytes,
     load_pipeline,
     show,
@@ -30,7 +29,7 @@ from windowmill.jobs.commands.terminal import (
 from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import caveat_of
-from windowmill.jobs.spec_checks import shifted_dates
+from windowmill.jobs.spec_checks import import_from_here, shifted_dates
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
 from windowmill.windowing.layouts import StateLayout
 from windowmill.windowing.planner import PipelinePlan, WindowPlan, plan

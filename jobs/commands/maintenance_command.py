@@ -82,8 +82,14 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
             folded = fold_revisions(Turn(replace(runnable, pipeline=stored), ledger, progress), fold or pipeline.fold_revisions)
         held = ledger.held_batch
         kept = {file.path for each in ledger.changes_of(held).values() for file in each.files} if held else set()
-        tables = {"state": places.state, "sink": runnable.sink_path, "quarantine": places.quarantine, "quality": places.quality}
-        for name, path in (tables | {"source files": places.source_files}).items():
+        tables = {
+            "state": places.state,
+            "sink": runnable.sink_path,
+            "quarantine": places.quarantine,
+            "quality": places.quality,
+            "source files": places.source_files,
+        }
+        for name, path in tables.items():
             with _failing_by_name(name, path):
                 if not is_table(path):
                     continue

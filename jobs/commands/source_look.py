@@ -78,9 +78,10 @@ class Look:
     columns: Columns
     #: Rows in order of arrival, of simple columns; null if only Spark can read them.
     sample: pa.Table | None
-    #: Number of rows of each commit of the sample; and what its commits are called.
+    #: Number of rows of each commit of the sample.
     commits: tuple[int, ...]
     size_bytes: int
+    #: What a commit of the sample is called.
     commit: str = "commits"
     #: Columns that reading adds to those of the rows; and those of them that order rows of one time, each with values of its own.
     added: tuple[str, ...] = ()
@@ -183,8 +184,9 @@ class MeasuredArrivals:
 
     first: int
     last: int
-    #: By how much rows were behind the greatest event time of the commits before theirs, at most; and all but one row in a thousand.
+    #: By how much rows were behind the greatest event time of the commits before theirs, at most; 0 if none was.
     late: int
+    #: That of all but one row in a thousand.
     disorder: int
     commits: int
     tick_us: int = 1

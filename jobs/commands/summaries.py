@@ -52,7 +52,10 @@ def new_progress() -> Progress:
 
 
 def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str | None = None) -> Answer:
-    """Summarize a run: a line of text, and in ``data`` the counts of each batch that it committed; ``status`` is how it ended, if badly."""
+    """Summarize a run: a line of text, and in ``data`` the counts of each batch that it committed; ``seconds`` are wall-clock time.
+
+    ``status`` is how it ended, if badly.
+    """
     instants = not pipeline.time.integer_axis
     batches = []
     for batch in done:
@@ -278,7 +281,7 @@ def bound(t: int | None, instants: bool) -> str | int | None:
 
 
 def _text(value: Any) -> Any:
-    return value.strftime("%Y-%m-%dT%H:%M:%S.%f").removesuffix(".000000") + "Z" if isinstance(value, datetime) else value
+    return value.replace(tzinfo=None).isoformat() + "Z" if isinstance(value, datetime) else value
 
 
 def _error_of_next_run(pipeline: Pipeline, ledger: Ledger) -> WindowmillError | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -102,12 +101,6 @@ def load_pipeline(path: str | os.PathLike[str], environment: Mapping[str, str] |
     return read.pipeline
 
 
-def import_from_here() -> None:
-    """Have a user's own functions looked for where the command runs, last, so that they hide nothing."""
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))
-
-
 def instant_of(option: str, text: str, pipeline: Pipeline) -> int:
     """The instant on the axis that ``option`` gives as ``text``; raises ``SpecError`` for another text."""
     try:
@@ -153,7 +146,7 @@ def write_file(path: Path, text: str, option: str = "") -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as err:
-        what = f"{option}{path}: cannot be written ({err.strerror}); name a file in a folder that exists and may be written"
+        what = f"{option} {path}".strip() + ": cannot be written ({err.strerror}); name a file in a folder that exists and may be written"
         raise SpecError(what) from err
 
 

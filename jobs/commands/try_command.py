@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import typer
 
-from windowmill.jobs.commands.terminal import Spec, as_written, import_from_here, load_pipeline
+from windowmill.jobs.commands.terminal import Spec, as_written, load_pipeline
 from windowmill.jobs.commands.try_engine import KernelEngine, Results, TryBatch, TryEngine
 from windowmill.jobs.conditions.truths import evaluate
 from windowmill.jobs.json_lines import JsonRows, RefusedRow, read_rows, refused_lines, result_lines
-from windowmill.jobs.spec_checks import condition_problems, function_problems, refuse_first
+from windowmill.jobs.spec_checks import condition_problems, function_problems, import_from_here, refuse_first
 from windowmill.windowing import reference
 from windowmill.windowing.aggregates import argument_types
 from windowmill.windowing.bounds import check_lengths

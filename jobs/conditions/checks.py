@@ -1,10 +1,10 @@
 """Parses conditions, and checks that they have the same result on every engine and at every retry: Spark SQL over one row.
 
-Every call is a call by the name that was written, whatever it is called in other dialects.
+So a condition must name no instant by the clock: Spark replaces 'now', 'today', 'tomorrow', 'yesterday' and 'epoch' where a constant
+becomes a date or an instant, by a cast that is written or by one that it adds. Without the types of the columns it is not known whether ``x
+= 'today'`` compares dates or texts, so one side must be a text on its face.
 
-So it must name no instant by the clock: Spark replaces 'now', 'today', 'tomorrow', 'yesterday' and 'epoch' where a constant becomes a date
-or an instant, by a cast that is written or by one that it adds. Without the types of the columns it is not known whether ``x = 'today'``
-compares dates or texts, so one side must be a text on its face.
+Every call is parsed as a call by the name that was written, whatever it is called in other dialects.
 """
 
 from __future__ import annotations

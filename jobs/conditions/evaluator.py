@@ -256,9 +256,11 @@ def _pattern(own: Evaluator, node: exp.Expr) -> Value:
     escape, inner = "\\", node
     if isinstance(node, exp.Escape):
         escape, inner = node.expression.name, node.this
+    if isinstance(inner, exp.RegexpLike):
+        return own.value(inner)
     text, each = inner.this, inner.expression
-    listed = each.this.unnest() if isinstance(each, exp.Any | exp.All) else each
-    patterns = listed.expressions if isinstance(listed, exp.Tuple) else [listed]
+    listed = each.this.unnest() if isinstance(each, exp.Any | exp.All) else None
+    patterns = [each] if listed is None else listed.expressions if isinstance(listed, exp.Tuple) else [listed]
     found = [like(own.value(text), own.value(pattern), escape, ignore_case=isinstance(inner, exp.ILike)) for pattern in patterns]
     if inner.args.get("negate"):
         found = [Value(pc.invert(value.array), value.failed) for value in found]

@@ -52,7 +52,10 @@ def item_of(value: Value, index: Value) -> Value:
 
 
 def _first_equal(lists: pa.Array, items: pa.Array, wanted: pa.Array) -> tuple[npt.NDArray[Any], Mask]:
-    """For each of ``lists`` the first place in it whose one of ``items`` equals what is ``wanted``, −1 for none; where one is unknown."""
+    """Of each list the first place whose item equals the ``wanted`` one, −1 if none does; and whether a comparison in it is null.
+
+    ``items`` are the values of the lists, or the keys of maps.
+    """
     places, rows = _places(lists)
     equal = compared("=", Value(items.take(pa.array(places))), Value(wanted.take(pa.array(rows)))).array
     first, unknown, found = np.full(len(lists), -1), np.zeros(len(lists), np.bool_), holds(equal)

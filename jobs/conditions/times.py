@@ -540,8 +540,13 @@ _NUMBERS: dict[str, Callable[[int, int], int]] = {
     "m": lambda _, of_day: of_day // MINUTE % 60,
     "s": lambda _, of_day: of_day // SECOND % 60,
 }
-_WRITTEN |= {letter: lambda *at, number=number: f"{number(*at)}" for letter, number in _NUMBERS.items()}
-_WRITTEN |= {2 * letter: lambda *at, number=number: f"{number(*at):02}" for letter, number in _NUMBERS.items()}
+
+
+def _digits(width: int, number: Callable[[int, int], int]) -> Callable[[int, int], str]:
+    return lambda days, of_day: f"{number(days, of_day):0{width}}"
+
+
+_WRITTEN |= {letter * width: _digits(width, number) for letter, number in _NUMBERS.items() for width in (1, 2)}
 
 
 @lru_cache(100)

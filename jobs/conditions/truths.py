@@ -131,13 +131,14 @@ def _outside(condition: str, types: Mapping[str, pa.DataType]) -> tuple[str | No
 
 def outside_by_field(pipeline: Pipeline, types: Mapping[str, pa.DataType] | None = None) -> dict[str, str]:
     """Why only Spark evaluates a condition, by the path of its field; without the columns' ``types``, as far as they do not decide."""
-    from windowmill.jobs.conditions import evaluator
+    found = {}
+    for where, text in conditions_by_field(pipeline):
+        from windowmill.jobs.conditions import evaluator  # loads the parser
 
-    reasons = (
-        (where, evaluator.outside_whatever(text) if types is None else outside_problem(text, types))
-        for where, text in conditions_by_field(pipeline)
-    )
-    return {where: f"{why}; `compute: local` and `windowmill try` refuse it" for where, why in reasons if why is not None}
+        why = evaluator.outside_whatever(text) if types is None else outside_problem(text, types)
+        if why is not None:
+            found[where] = f"{why}; `compute: local` and `windowmill try` refuse it"
+    return found
 
 
 def instants_of(pipeline: Pipeline) -> set[str]:

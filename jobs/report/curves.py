@@ -304,7 +304,7 @@ def worst_values(pipeline: Pipeline, aggregates: Sequence[str], figures: Sequenc
 
     This is the first one. If rules limit it only from below, its least values are the worst, else its greatest.
     """
-    #: By the severity, the position of the aggregate, and how far outside the value lies.
+    # By the severity, the position of the aggregate, and how far outside the value lies.
     broken: list[tuple[tuple[int, int, float], Worst]] = []
     others: list[Worst] = []
     for i, aggregate in enumerate(aggregates):
@@ -377,10 +377,10 @@ def _window(window: WindowCurves, keys: Sequence[Key], aggregates: Sequence[str]
 
 def _ranks(figures: Sequence[KeyFigures], keys: Sequence[Key]) -> list[list[Any] | None]:
     """By key its volume, and by aggregate its highest value and change; null for a key without figures."""
-    ranks = {
-        found.key: [rounded(found.volume), [figure and [rounded(figure.high), rounded(figure.change)] for figure in found.figures]]
-        for found in figures
-    }
+    ranks = {}
+    for found in figures:
+        shown = [None if figure is None else [rounded(figure.high), rounded(figure.change)] for figure in found.figures]
+        ranks[found.key] = [rounded(found.volume), shown]
     return [ranks.get(key) for key in keys]
 
 

@@ -119,7 +119,8 @@ class Columns:
             if isinstance(self.type_of(name), T.ArrayType | T.MapType | T.StructType):
                 yield where, f"{name!r} is {self.type_of(name).simpleString()}; expected values that have an order"
         for where, name in axis:
-            yield from ((where, problem) for problem in self._axis_problems(pipeline, name))
+            for problem in self._axis_problems(pipeline, name):
+                yield where, problem
         for where, use in uses:
             kind = self.type_of(use.column)
             is_number = isinstance(kind, T.NumericType | T.BooleanType)

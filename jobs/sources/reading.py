@@ -359,9 +359,11 @@ def instant_of(text: str) -> datetime:
 
 def unchanged_since(source: SourceTable, version: int) -> int:
     """A version with the rows of ``version`` whose files still exist: ``version`` itself, or a later one that only rewrote files."""
+    if _exists(source, version):
+        return version
     later = version
     with suppress(SourceRangeGoneError):
-        for logged in () if _exists(source, version) else source.versions(version, source.version):
+        for logged in source.versions(version, source.version):
             if logged.changes or logged.added:
                 break
             later = logged.version

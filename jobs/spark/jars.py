@@ -3,8 +3,8 @@
 ``python -m windowmill.jobs.spark.jars`` fetches missing and damaged jars of Delta, with ``--s3`` also those to read ``s3://``; with
 ``--list`` it prints the paths of all that are there, in the form of ``spark-submit --jars``.
 
-Only Spark reads with those of ``s3://``: Hadoop's client and the parts of the AWS SDK that it loads, less what Spark has. Hadoop's own
-dependency, at the same version, is the SDK's bundle, which has 686 MB.
+The jars that read ``s3://`` are optional, as runs read plain files and all tables of their own without them: Hadoop's client and the parts
+of the AWS SDK that it loads, less what Spark has. Hadoop's own dependency, at the same version, is the SDK's bundle, which has 686 MB.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
@@ -41,7 +42,7 @@ class Jar(NamedTuple):
         return f"{self.artifact}-{self.version}.jar"
 
 
-_JARS = [Jar(*line.split()) for line in (Path(__file__).parent / "jars.txt").read_text().splitlines()]
+_JARS = [Jar(*line.split()) for line in files("windowmill.jobs.spark").joinpath("jars.txt").read_text(encoding="ascii").splitlines()]
 # Delta's published dependencies also name Hadoop, Parquet, Jackson and log4j in versions older than those inside Spark. Spark's own
 # classes precede them on every class path, so only the jars that Spark lacks are fetched, without their dependencies.
 DELTA_JARS = tuple(jar for jar in _JARS if jar.group == "io.delta")

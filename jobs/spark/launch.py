@@ -217,6 +217,7 @@ def _scratch() -> tuple[Path, int]:
     # The lock on the base keeps others from taking the new folder for one of a dead process before it is locked itself.
     turn = os.open(base, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
+        # Others could change the files in a folder of theirs, or have it be a link.
         if os.fstat(turn).st_uid != os.getuid():
             raise PermissionError(f"{base} belongs to another user")
         fcntl.flock(turn, fcntl.LOCK_EX)

@@ -63,6 +63,7 @@ def not_found(spark: SparkSession, field: str, table: str) -> SourceMissingError
 def location_for(spark: SparkSession, table: str) -> str:
     """Where a new table lies: in the folder of its database."""
     database, _, name = table.rpartition(".")
+    # Spark would refuse the name only once the table is written.
     if "." not in database.removeprefix(f"{_SESSION}.") and not _NAME.fullmatch(name):
         raise UnsupportedError(f"table {table}: Spark's session catalog takes only names of letters, digits and _; rename {name!r}")
     return f"{folder_of(spark, table)}/{name}"

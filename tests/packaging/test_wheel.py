@@ -155,7 +155,10 @@ def test_aggregate(call):
 
 def test_the_package_works_from_a_zip(wheel, tmp_path):
     """As ``--py-files`` ships it to executors."""
-    code = "from windowmill import load_pipeline; from windowmill.jobs import json_lines; print(json_lines.__file__)"
+    code = (
+        "from windowmill import load_pipeline; from windowmill.jobs import json_lines; import windowmill.jobs.schedulers.file_rows; "
+        "import windowmill.jobs.schedulers.tasks; print(json_lines.__file__)"
+    )
     archive = shutil.copy(wheel, tmp_path / "windowmill.zip")
     own = os.environ | {"PYTHONPATH": str(archive)}
     done = subprocess.run([sys.executable, "-c", code], env=own, cwd=tmp_path, capture_output=True, text=True, check=True)

@@ -197,8 +197,12 @@ Floats = npt.NDArray[np.float64]
 Summary = tuple[int, tuple[float, ...], int, float | None, bytes, bytes]
 
 _FIELDS = (
-    *(Field("nans", "int64"), Field("few", "list"), Field("level", "int64"), Field("greatest", "float64")),
-    *(Field("values", "bytes"), Field("counts", "bytes")),
+    Field("nans", "int64"),
+    Field("few", "list"),
+    Field("level", "int64"),
+    Field("greatest", "float64"),
+    Field("values", "bytes"),
+    Field("counts", "bytes"),
 )
 _NOTHING: Summary = (0, (), 0, None, b"", b"")
 

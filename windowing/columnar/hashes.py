@@ -183,6 +183,7 @@ class Share:
         return cls(0, n_buckets, n_buckets)
 
     def rows(self, table: pa.Table, keys: Sequence[str]) -> pa.Table:
+        """The rows of ``table`` in these buckets, in their order."""
         if not keys or self.n_buckets == 1:
             return table if self.first == 0 else table.slice(0, 0)
         numbers = _share_numbers(table.select(keys), self.n_buckets)
@@ -203,6 +204,7 @@ class KeysOfShare:
     names: Sequence[str]
 
     def rows(self, table: pa.Table) -> pa.Table:
+        """The rows of ``table`` with these keys, in their order."""
         return self.share.rows(table, self.names)
 
     def may_be_in(self, file: Mapping[str, Any]) -> bool:
@@ -224,6 +226,7 @@ class KeyShare:
     n: int
 
     def rows(self, table: pa.Table, keys: Sequence[str]) -> pa.Table:
+        """The rows of ``table`` with these keys, in their order."""
         return table.filter(pa.array(bucket_numbers(table.select(keys), self.n, _BITS_OF_KEY_SHARES) == self.number))
 
 

@@ -10,7 +10,8 @@
 A batch appends only its changes: rows added, rows removed, keys changed. A reader obtains the state after any batch by ignoring the
 entries of later ones.
 
-Keys are independent, so any subset of them can be processed alone, on any machine.
+Keys are independent, so any subset of them can be processed alone, on any machine. :class:`Aggregation` computes the aggregates, also of
+the events of :mod:`.grid_windows`.
 """
 
 from __future__ import annotations
@@ -92,23 +93,24 @@ class LogTableOfWindow:
 
 
 class StateLog:
-    """The log of one pipeline.
+    """The log of one pipeline, whose source has columns of the Arrow ``types``, and whose spec has these ``conditions``.
 
-    ``types``: Arrow type of each of the source's columns.
-    ``conditions``: the spec's conditions.
     ``shared``: whether other windows keep their state in the same table. Keys then have their names in the source, as there, and the
-        columns of rows a prefix, so that none has the name of a partial.
-    ``keys``, ``live``, ``conditions``: the log's column for each key column, for each column of the source that live rows keep, and for
-        each of their condition columns.
-    ``schema``: schema of an entry.
-    ``tables``: tables of the windows' state, in order of the windows.
+    columns of rows a prefix, so that none has the name of a partial.
+
+    Its attributes:
+
+    - ``keys``, ``live``, ``conditions``: the log's column for each key column, for each column of the source that live rows keep, and for
+      each condition column of live rows.
+    - ``schema``: schema of an entry.
+    - ``tables``: tables of the windows' state, in order of the windows.
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], conditions: Sequence[str], *, shared: bool = False) -> None:
         self.keys = {name: name if shared else label_of(name) for name in pipeline.keys}
         prefix = LIVE_PREFIX if shared else ""
         self.live = {name: self.keys.get(name, f"{prefix}{label_of(name)}") for name in live_columns(pipeline, types)}
-        # Labels do not depend on the order of conditions in the spec.
+        # Labels do not depend on the order of conditions in the spec; one that is alone needs no digest.
         labels = (
             ["_where_0"] if len(conditions) == 1 else [f"_where_{hashlib.sha256(each.encode()).hexdigest()[:12]}" for each in conditions]
         )
@@ -281,7 +283,7 @@ def _differ(new: pa.Array, old: pa.Array) -> Bools:
 
 
 class Aggregation:
-    """The aggregates of a pipeline over columns of given types."""
+    """The aggregates of a pipeline over leaves that are rows: numeric partials by the kernels, Python objects one by one."""
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> None:
         aggregates = pipeline.aggregates

@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import IntEnum
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -295,7 +295,9 @@ def _two_stacks(aggregate: Aggregate[Any], leaves: list[Any], bounds: list[tuple
             if first >= middle or base < 0:
                 middle = max(middle, stop) if first >= middle else middle
                 base, reached, back = first, middle, identity
-                front = list(accumulate(leaves[first:middle][::-1], lambda suffix, leaf: combine(leaf, suffix)))[::-1]
+                front = leaves[first:middle]
+                for index in range(len(front) - 2, -1, -1):
+                    front[index] = combine(front[index], front[index + 1])
             for leaf in leaves[reached:stop]:
                 back = combine(back, leaf)
             totals[window] = front[first - base] if stop == middle else combine(front[first - base], back)

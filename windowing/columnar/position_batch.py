@@ -252,6 +252,7 @@ class KeptSequence(PositionSequence):
         return np.asarray((end > first) & (end <= last), np.bool_)
 
     def _own_scalars(self) -> dict[str, Ints]:
+        """Further scalars of each key."""
         return {}
 
     @cached_property

@@ -78,19 +78,19 @@ class StoredSequence:
         Raises ``StateCorruptError`` if rows are missing: a batch that adds rows of a key also adds a ``key`` row, which counts the tuples
         that wait.
         """
-        batch, found = int64_of(stored.column(BATCH).combine_chunks()), rows_of(stored, name, KEY_ROW)
+        batch, found = int64_of(stored.column(BATCH).combine_chunks()), _rows_of(stored, name, KEY_ROW)
         found = found[np.lexsort((batch[found], codes[found]))]
         last = found[np.append(codes[found][1:] != codes[found][:-1], True)] if len(found) else found
         entry = np.full(n_keys, -1, np.int64)
         entry[codes[last]] = np.arange(len(last))
         entries = stored.take(pa.array(last)).combine_chunks()
-        waiting = rows_of(stored, name, WAITING)
+        waiting = _rows_of(stored, name, WAITING)
         through = np.full(n_keys, BEFORE, np.int64)
         through[codes[last]] = int64_of(entries.column(THROUGH).combine_chunks())
         waiting = waiting[int64_of(stored.column(TIME).combine_chunks())[waiting] >= through[codes[waiting]]]
         written, queued = np.full(n_keys, BEFORE, np.int64), np.zeros(n_keys, np.int64)
         written[codes[last]], queued[codes[last]] = batch[last], int64_of(entries.column(QUEUED).combine_chunks())
-        others = np.append(waiting, rows_of(stored, name, NODE))
+        others = np.append(waiting, _rows_of(stored, name, NODE))
         wrong = np.bincount(codes[waiting], minlength=n_keys) != queued
         wrong[codes[others[batch[others] > written[codes[others]]]]] = True
         if wrong.any():
@@ -102,6 +102,7 @@ class StoredSequence:
         return self._of_keys(int64_of(self.entries.column(column).combine_chunks()))
 
     def fraction(self, column: str) -> Floats:
+        """As :meth:`scalar`, a column of floats."""
         return self._of_keys(float64_of(self.entries.column(column).combine_chunks()))
 
     def _of_keys(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
@@ -111,13 +112,14 @@ class StoredSequence:
         return found
 
 
-def rows_of(stored: pa.Table, sequence: str, kind: str) -> Ints:
+def _rows_of(stored: pa.Table, sequence: str, kind: str) -> Ints:
+    """Indices of the rows of a ``sequence`` and a ``kind``."""
     return np.flatnonzero(pc.and_(pc.equal(stored.column(SEQUENCE), sequence), pc.equal(stored.column(KIND), kind)).to_numpy())
 
 
 def nodes_of(name: str, stored: pa.Table, codes: Ints) -> Ints:
     """Indices of the rows of the nodes of the sequence ``name``, in order of (key, position, level)."""
-    nodes = rows_of(stored, name, NODE)
+    nodes = _rows_of(stored, name, NODE)
     position, level = (int64_of(stored.column(column).combine_chunks().take(pa.array(nodes))) for column in (POSITION, NODE_LEVEL))
     return nodes[np.lexsort((level, position, codes[nodes]))]
 
@@ -371,7 +373,7 @@ def live_nodes(name: str, stored: pa.Table, codes: Ints, head: Ints) -> Ints:
     ``codes``: key index of each row.
     ``head``: first position that each key's windows hold.
     """
-    rows = rows_of(stored, name, NODE)
+    rows = _rows_of(stored, name, NODE)
     nodes = stored.select([NODE_LEVEL, POSITION, LIVE, BATCH]).take(pa.array(rows))
     places = places_of(nodes, codes[rows])
     batch, live = (int64_of(nodes.column(column).combine_chunks()) for column in (BATCH, LIVE))

@@ -35,7 +35,7 @@ _ANYTHING = pa.string()
 class ResultTable(Sequence[Mapping[str, Any]]):
     """Result rows in (key, window, window_end, trigger, revision, window_start) order, nulls first.
 
-    ``columns``: by name: the key columns, ``window``, its bounds, ``trigger``, ``revision``, the aggregates in the spec's order, and
+    ``columns`` has by name the key columns, ``window``, its bounds, ``trigger``, ``revision``, the aggregates in the spec's order, and
         ``retracted`` where late rows bring revisions.
     """
 

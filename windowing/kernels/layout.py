@@ -2,6 +2,9 @@
 
 An aggregate is made of *atoms*: a number of rows, a sum, moments, a best row. Aggregates share the atoms that they have in common (a
 mean and a standard deviation of one column need one count), and an atom is stored as typed columns anyone can read.
+
+A column of the source may be widened later. :class:`WiderPartials` says which stored columns stay what they are then, and what sums of
+whole numbers become.
 """
 
 from __future__ import annotations
@@ -309,7 +312,7 @@ def _roles(atom: Atom, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> 
 
 @dataclass(frozen=True, slots=True)
 class WiderPartials:
-    """How partials of a narrower layout are read in a wider one of the same spec."""
+    """How partials that were stored before a column was widened are read in the wider layout of the same spec."""
 
     #: For each column of the wider layout, that of the narrower one which holds the same, maybe in a narrower type.
     same: Mapping[str, str]

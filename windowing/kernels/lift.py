@@ -267,6 +267,7 @@ def stored(
                 found[fields[HIGH].name] = pa.array(high, mask=~wide) if wide.any() else pa.nulls(len(low), pa.int64())
             case "sum_decimal":
                 low, high = _parted(ints[:, i : i + 3])
+                # The inverse of limbs_of: what _parted leaves in the low limbs has no more digits than the type.
                 limbs = pa.py_buffer(np.ascontiguousarray(low))
                 found[fields[""].name] = pa.Array.from_buffers(fields[""].type, len(low), [None, limbs])
                 found[fields[HIGH].name] = high

@@ -184,9 +184,7 @@ def _range(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], p
 def lower(layout: Layout, ints: Ints, floats: Floats, table: pa.Table) -> dict[str, pa.Array]:
     """Result columns of the partials (``ints``, ``floats``), by name, in the spec's order.
 
-    Raises ``AggregateOverflowError`` if an exact result left its type.
-
-    ``table``: the rows that the partials' rows point into.
+    ``table``: the rows that the partials' rows point into. Raises ``AggregateOverflowError`` if an exact result left its type.
     """
     partials = Partials(layout, layout.program(), ints, floats, table)
     with np.errstate(all="ignore"):

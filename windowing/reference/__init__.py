@@ -25,7 +25,7 @@ from windowmill.windowing.reference.windows import (
     policy_rows,
 )
 from windowmill.windowing.spec import Pipeline
-from windowmill.windowing.windows.base import GridRules, PolicyRules, Window
+from windowmill.windowing.windows.base import GridRules, PolicyRules, Window, rules_of
 from windowmill.windowing.windows.plugged import PluginWindow
 from windowmill.windowing.windows.types import Count, Custom, Session, Snapshot
 
@@ -95,8 +95,13 @@ def evaluate(
 
 def _row(pipeline: Pipeline, window: Window, fired: WindowResult) -> dict[str, Any]:
     span = fired.span
-    identity = {"window": window.name, "window_start": span.start, "window_end": span.end}
-    identity |= {"trigger": fired.trigger, "revision": fired.revision}
+    identity = {
+        "window": window.name,
+        "window_start": span.start,
+        "window_end": span.end,
+        "trigger": fired.trigger,
+        "revision": fired.revision,
+    }
     values = {name: None if fired.retracted else compute(name, spec, span) for name, spec in pipeline.aggregates.items()}
     revised = {"retracted": fired.retracted} if pipeline.emit == "revise" else {}
     return dict(zip(pipeline.keys, fired.key, strict=True)) | identity | values | revised
@@ -107,7 +112,7 @@ def rows_of(window: Window, events: Sequence[Event], tally: Tally, course: Cours
 
     ``tally`` receives the numbers of the events that were counted and of those refused as late.
     """
-    rules = window.rules()
+    rules = rules_of(window)
     if isinstance(rules, GridRules):
         return grid_rows(window, rules, events, tally, course)
     if isinstance(rules, PolicyRules):

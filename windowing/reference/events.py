@@ -40,8 +40,8 @@ class Event:
     until: int
     #: (time, tie_break…, number): the total order of events.
     order: tuple[Any, ...]
-    #: Their values at the event's arrival, without its own time. Windows that end at or before ``watermark`` were complete; windows that
-    #: end at or before ``closed`` (``lateness`` behind the watermark) took no more events.
+    #: The watermark at the event's arrival, without its own time, and the instant through which windows were closed then. Windows that end
+    #: at or before ``watermark`` were complete; windows that end at or before ``closed`` (``lateness`` behind it) took no more events.
     watermark: float
     closed: float
     record: Record = field(repr=False)
@@ -95,7 +95,7 @@ class Course:
     #: Whether the axis holds integers rather than instants, and whether windows are emitted again after late events.
     integer_axis: bool
     revise: bool
-    #: Their values at the end of the input.
+    #: The watermark at the end of the input, and the instant through which windows are closed then.
     watermark: float
     closed: float
     #: Greatest event time of the whole input.

@@ -109,17 +109,17 @@ class Grid:
 
     @property
     def edge_sequences(self) -> tuple[tuple[int, int], ...]:
-        """The sequences of edges phase + k·period of its windows, as (period, phase); of a calendar, which is ``listed``, none."""
+        """The sequences of edges phase + k·period of its windows, as (period, phase). A grid that is ``listed`` has none."""
         return (self.hop, self.origin % self.hop), (self.hop, (self.origin + self.size) % self.hop)
 
     @property
     def start_sequence(self) -> tuple[int, int]:
-        """The sequence phase + k·period of instants at which its windows begin, as (period, phase); of a calendar null."""
+        """The sequence phase + k·period of instants at which its windows begin, as (period, phase). A grid that is ``listed`` has null."""
         return self.hop, self.origin % self.hop
 
     @property
     def listed(self) -> None:
-        """Itself, if no sequences give its edges."""
+        """Null, as its sequences give its edges. A grid of a calendar, whose edges no arithmetic gives, has itself here."""
         return None
 
     @property
@@ -170,7 +170,7 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class CumulativeGrid:
-    """The windows of ``step``, 2·``step`` … ``size`` that begin at origin + k·size, for every whole k.
+    """The windows of ``step``, 2·``step`` … ``size`` that begin at origin + k·size, for every whole k; methods as of :class:`Grid`.
 
     Examples
     --------

@@ -54,7 +54,7 @@ class PolicySettings:
     """
 
     def __init__(self, window: Window, rules: PolicyRules, pipeline: Pipeline) -> None:
-        self._window = window
+        self._name = window.name
         self.evict, self.trigger = rules.evict, rules.trigger
         period = self.trigger.time if self.trigger is not None else self.evict.time
         self._steps: Steps | None = None
@@ -126,7 +126,8 @@ class PolicySettings:
     def run(self, listed: Ints, tuples: kernel.Tuples, keys: kernel.KeyStates, clock: Clock, whole: tuple[bool, bool]) -> Triggers:
         """Apply ``tuples`` to ``keys``, in place; returns the triggers that fire.
 
-        ``whole``: whether the columns of the eviction's and of the trigger's delta hold integers.
+        ``whole``: whether the columns of the eviction's and of the trigger's delta hold integers. Raises ``LimitExceededError`` if a key
+        has too many due ticks, or the batch too many triggers.
         """
         by = [_difference(policy.delta if policy is not None else None) for policy in (self.evict, self.trigger)]
         rules = kernel.Rules(
@@ -144,8 +145,8 @@ class PolicySettings:
         else:
             tried = kernel.KeyStates(keys.states.copy(), keys.bases.copy(), keys.alive.copy())
             apply_policies(rules, tuples, tried, progress, kernel.TriggerLog(False, counts, np.empty((7, 0), np.int64), _NONE))
-            check_key(self._window.name, int(counts[kernel.DUE]))
-            check_share(self._window.name, int(counts[kernel.NOTED]))
+            check_key(self._name, int(counts[kernel.DUE]))
+            check_share(self._name, int(counts[kernel.NOTED]))
         out, removed = np.empty((7, counts[0]), np.int64), np.empty(counts[1], np.int64)
         counts[:] = 0
         apply_policies(rules, tuples, keys, progress, kernel.TriggerLog(True, counts, out, removed))

@@ -61,14 +61,10 @@ class Window(SpecMapping):
     #: Whether rows at most a gap apart share a window, as in sessions.
     joins_by_gap: ClassVar[bool] = False
 
-    def rules(self) -> GridRules | PolicyRules | None:
-        """The rules that describe its windows, by which most of what follows is decided; null for a type with windows of its own."""
-        return None
-
     @property
     def restarts_triggers(self) -> bool:
         """Whether it forgets idle keys, whose triggers are numbered from 0 again."""
-        rules = self.rules()
+        rules = rules_of(self)
         return isinstance(rules, PolicyRules) and rules.idle_after is not None
 
     # -- What explain and the report say
@@ -89,13 +85,13 @@ class Window(SpecMapping):
 
     def windows_of_event(self, duration: int = 1) -> int:
         """Maximum number of windows of a grid that contain an event of this ``duration``; 1 for windows that are not on a grid."""
-        rules = self.rules()
+        rules = rules_of(self)
         return rules.windows_of_event(duration) if isinstance(rules, GridRules) else 1
 
     @property
     def on_grid(self) -> bool:
         """Whether its windows lie on a grid, and are made of partials of slices."""
-        return isinstance(self.rules(), GridRules)
+        return isinstance(rules_of(self), GridRules)
 
     def session_gap(self) -> int:
         """The gap in ticks if it joins rows by a gap; ``UnsupportedError`` otherwise."""
@@ -113,11 +109,11 @@ class Window(SpecMapping):
     @property
     def follows_policies(self) -> bool:
         """Whether policies apply the tuples of a key one by one."""
-        return isinstance(self.rules(), PolicyRules)
+        return isinstance(rules_of(self), PolicyRules)
 
     def policies(self) -> PolicyRules:
         """Its policies; ``UnsupportedError`` if it has none."""
-        rules = self.rules()
+        rules = rules_of(self)
         if isinstance(rules, PolicyRules):
             return rules
         raise UnsupportedError(f"window {self.name}: {self.type} windows have no policies")
@@ -125,25 +121,25 @@ class Window(SpecMapping):
     @property
     def counted_from(self) -> datetime | int | None:
         """The instant given to count its edges or ticks from."""
-        rules = self.rules()
+        rules = rules_of(self)
         return None if rules is None else rules.origin
 
     @property
     def zone(self) -> str | None:
         """The time zone whose calendar it follows."""
-        rules = self.rules()
+        rules = rules_of(self)
         return None if rules is None else rules.timezone
 
     # -- What it reads, by path of the field below the window
 
     def columns(self) -> Mapping[str, ColumnUse]:
         """Columns that it reads in addition to keys and time."""
-        rules = self.rules()
+        rules = rules_of(self)
         return rules.columns() if isinstance(rules, PolicyRules) else {}
 
     def conditions(self) -> Mapping[str, str]:
         """Spark SQL conditions on the rows."""
-        rules = self.rules()
+        rules = rules_of(self)
         return rules.conditions() if isinstance(rules, PolicyRules) else {}
 
     def functions(self) -> Mapping[str, str]:
@@ -342,7 +338,13 @@ class RuledWindow(Window):
     """A window that its rules describe but for what ``explain`` and the report say of its type."""
 
     @abstractmethod
-    def rules(self) -> GridRules | PolicyRules: ...
+    def rules(self) -> GridRules | PolicyRules:
+        """The rules that its fields describe."""
 
     def reach(self) -> int:
         return self.rules().reach()
+
+
+def rules_of(window: Window) -> GridRules | PolicyRules | None:
+    """The rules that describe its windows; null for a type with windows of its own, which may have a field ``rules``."""
+    return window.rules() if isinstance(window, RuledWindow) else None
