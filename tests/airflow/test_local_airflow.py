@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import psutil
 import pytest
 
 from examples.flights import demo
+from examples.flights.detached import same_process, send_signal, wait_for_ends
 from examples.flights.local_airflow import AirflowError, LocalAirflow
 from tests.airflow.real.airflows import request_backfill
 
@@ -80,3 +82,25 @@ def _fail_with(message: str):
         raise AirflowError(message)
 
     return call
+
+
+def test_a_process_that_is_signalled_ends_and_a_zombie_is_not_waited_for():
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    process = psutil.Process(child.pid)
+    found = same_process(child.pid, created := process.create_time())
+    assert found == process
+    send_signal(found, signal.SIGTERM)
+    wait_for_ends([found], 10)
+    assert (process.status(), same_process(child.pid, created)) == (psutil.STATUS_ZOMBIE, None)
+    child.wait(10)
+    send_signal(found, signal.SIGTERM)
+
+
+def test_a_schedule_that_stands_still_ends_the_demo_and_wrong_usage_is_told(airflow, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "SECONDS_PER_RUN", 0)
+    monkeypatch.setattr(LocalAirflow, "runs", lambda self, dag_id: {})
+    monkeypatch.setattr(LocalAirflow, "tasks", lambda self, dag_id: [])
+    with pytest.raises(AirflowError, match="no run has finished"):
+        demo.watch(airflow, date(2013, 2, 1))
+    assert demo.main(["demmo"]) == 2
+    assert "demo|up|down" in capsys.readouterr().err

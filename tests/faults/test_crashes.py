@@ -10,6 +10,7 @@ import sys
 from contextlib import nullcontext, suppress
 
 import pytest
+from deltalake import DeltaTable
 
 from tests.faults import pipelines
 from tests.faults.dying import DiedError, arm
@@ -42,6 +43,9 @@ def check_clean(story: Story, begun: tuple[Story, tuple]) -> None:
     story.land(2)
     story.run()
     assert (story.tables(), story.batches()) == begun[1]
+    for table in (story.bench.sink, f"{story.bench.sink}.windowmill/state"):
+        commits = [str(commit.get("userMetadata")) for commit in DeltaTable(table).history()]
+        assert [sum(f'"batch": {batch},' in each for each in commits) for batch in range(3)] == [1, 1, 1], table
 
 
 @pytest.mark.local

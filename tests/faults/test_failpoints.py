@@ -96,3 +96,19 @@ def test_a_run_that_fails_is_made_good_by_the_next(request, stories, tmp_path, m
     story.land(2)
     story.run()
     assert (story.tables(), story.batches()) == clean
+
+
+@pytest.mark.covers("P11")
+@pytest.mark.parametrize("places", [("sink.after", "state.before"), ("validate.begin", "sink.before"), ("batch.after", "quarantine.after")])
+def test_a_recovery_that_fails_too(stories, tmp_path, places):
+    first, clean = stories("slices")
+    story = first.copied_to(tmp_path / "story")
+    story.land(1)
+    for place in places:
+        arm(place)
+        with pytest.raises(DiedError):
+            story.run()
+        failpoints.disarm()
+    story.land(2)
+    story.run()
+    assert (story.tables(), story.batches()) == clean

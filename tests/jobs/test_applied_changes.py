@@ -382,6 +382,7 @@ NOTHING_NEW: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "policies dropped": ({"windows": [FIVES, SEVEN, LAST_FIVE, BAND]}, {"windows": [SEVEN, BAND]}),
     "a delta dropped": ({"windows": [SEVEN, BAND]}, {"windows": [SEVEN]}),
     "live rows dropped": ({"windows": [FIVES, SPANS, COUNTED]}, {"windows": [FIVES, SPANS]}),
+    "live rows dropped beside policies": ({"windows": [LAST_FIVE, SPANS]}, {"windows": [LAST_FIVE]}),
     "all but live rows dropped": ({"windows": [LAST_FIVE, SPANS, COUNTED]}, {"windows": [COUNTED]}),
     "an aggregate dropped": ({"windows": [DAY, VISITS, LAST_FIVE, SPANS]}, {"aggregates": {"low": FEW["low"]}}),
     "objects dropped": ({"windows": [DAY, VISITS], "aggregates": OBJECTS}, {"aggregates": {"every": OBJECTS["every"]}}),

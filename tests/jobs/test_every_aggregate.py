@@ -16,7 +16,7 @@ import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
 
-from tests.specs import TICKS, a_spec
+from tests.specs import TENS, TICKS, a_spec
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.source_look import source_problems
 from windowmill.jobs.commands.try_command import ENGINES
@@ -147,6 +147,21 @@ def tried(pipeline: Pipeline, engine: str, rows_a_batch: int, rows: pa.Table = R
         part = rows.slice(first, rows_a_batch)
         run.feed(TryBatch(part, {}, np.arange(first, first + len(part))))
     return run.finish(final=True).rows
+
+
+#: Over all twelve rows, worked out by hand.
+BY_HAND = {
+    "sum_money": Decimal("0.63"), "mean_money": Decimal("0.057273"), "range_money": Decimal("199.98"), "mean_fine": Decimal("5.7273E-34"),
+    "sum_long": 138 * 2**53 + 10, "count_distinct_money": 10, "quantile_money": 0.01, "histogram_money": [2, 6, 1, 1], "arg_max_day": 0,
+    "concat_truth": "truefalsetruetruetruefalsefalsetruetrue", "concat_money": "99.990.000.01-0.010.020.02-0.030.500.050.07-99.99",
+    "top_k_day": [date(2024, 7, 4)] * 2, "min_day": date(2023, 10, 23), "min_count_text": 2, "max_bytes": b"\xff", "bool_and_truth": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["reference", "kernel"])
+def test_results_over_all_rows_are_those_worked_out_by_hand(engine):
+    [row] = tried(parse_pipeline(pipeline_of(POINTS, windows=[TENS | {"size": 20}], keys=[])), engine, 5)
+    assert {name: row[name] for name in BY_HAND} == BY_HAND
 
 
 def test_instants_are_numbers_where_the_page_says_so():

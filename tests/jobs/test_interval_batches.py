@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.jobs.batches import Run, check, in_minutes
-from tests.jobs.drawn import COUNTS, GRIDS, MINUTE, OBJECTS, at, cuts, inputs, pipeline_of, some, streams
+from tests.jobs.batches import Run, check, compare, feed, in_minutes
+from tests.jobs.drawn import COUNTS, CUT, GRIDS, MINUTE, OBJECTS, OTHERS, SESSIONS, SOURCE, at, cuts, inputs, pipeline_of, some, streams
 from tests.jobs.test_calendar_batches import over_years
 from tests.jobs.test_revised_batches import compare_vouched
 from tests.strategies import ARRIVALS, shared
@@ -39,6 +40,15 @@ def lasting(windows: Any, aggregates: dict[str, Any] = COUNTS, emit: str = "fina
 @given(windows=some(GRIDS, 3), filled=FILLED, given=inputs(LASTING, cuts(25, 12), aggregates=[COUNTS, OBJECTS, AGGREGATES], emits=EMITS))
 def test_windows_over_events_that_last_are_those_of_the_oracle(windows, filled, given):
     check(lasting(windows, filled=filled, **given[0]), **given[1])
+
+
+@pytest.mark.covers("I7")
+@given(windows=some([*SESSIONS, *CUT, *OTHERS], 2), given=inputs(LASTING, cuts(25, 12), aggregates=[OBJECTS], emits=EMITS))
+def test_live_rows_of_events_that_last_are_those_of_the_oracle(tmp_path_factory, windows, given):
+    spec, fed = given
+    run = Run(lasting(windows, **spec), str(tmp_path_factory.mktemp("lasting") / "state"))
+    run.source = SOURCE.append(pa.field("e", pa.timestamp("us", "UTC")))
+    compare(feed(run, fed["rows"], fed["cuts"], fed["arrival"]), fed["rows"])
 
 
 @pytest.mark.covers("I7")

@@ -54,6 +54,14 @@ COMPACTED = st.lists(st.integers(-1, 1), min_size=20, max_size=20)
 @pytest.mark.thorough
 @pytest.mark.covers("I7")
 @shared(1, 60)
+@given(windows=some([*ON_GRIDS, *FILLED, *SESSIONS, *POLICIES, *OTHERS, "short_visit"], 3), given=GIVEN, compacted=COMPACTED)
+def test_any_windows_share_rows_and_state(tmp_path_factory, windows, given, compacted):
+    check(tmp_path_factory, windows, given, compacted)
+
+
+@pytest.mark.thorough
+@pytest.mark.covers("I7")
+@shared(1, 60)
 @given(
     grids=some([*ON_GRIDS, *FILLED], 2),
     visits=some(SESSIONS, 1),

@@ -557,3 +557,11 @@ def test_a_source_whose_first_log_entries_are_gone_is_refused(tmp_path):
     first.unlink()
     with pytest.raises(SourceError, match="the first entries of its log are gone"):
         read_source_table(str(path))
+
+
+def test_a_log_entry_that_is_gone_before_it_was_read_is_refused(table):
+    for value in (7, 8):
+        _land(table, [value])
+    (table / "_delta_log" / f"{3:020d}.json").unlink()
+    with pytest.raises(SourceError, match="cannot be read"):
+        _next(_runnable(table), *_plans(-1, 2))

@@ -331,6 +331,7 @@ def test_only_a_batch_that_is_held_is_ruled_on_and_once(pipeline, verdict, first
         assert done.outcome.verdict == {"release": "released", "discard": "discarded"}[first]
     with pytest.raises(LedgerError, match=f"no batch is held, so there is nothing to {second}"):
         loop.run(pipeline, quiet(), ruling=second)
+    assert Ledger.open(pipeline).count == 1
 
 
 def test_a_ruling_is_on_one_batch(pipeline, monkeypatch):

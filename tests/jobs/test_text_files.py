@@ -408,3 +408,12 @@ def test_values_nested_to_a_thousand_levels_are_read_whatever_lines_are_beside_t
         outcome = attempt(pipeline, text.encode())
         refused = [(row.line, row.reason) for row in outcome.refused]
         assert refused == [(2, "bad_json")] * (levels > 1_000) + [(3, "bad_json")] * (text is beside)
+
+
+def test_values_that_are_no_doubles_or_dates_are_quarantined_and_nan_is_a_double(tmp_path):
+    given, bad = {"schema": "t TIMESTAMP, k DATE, v DOUBLE"}, "(None, None, 'cannot_cast')"
+    cells = ('5, "v": true', '"2024-02-31", "v": "x"', '"2024-05-01", "v": NaN')
+    data = "".join(f'{{"t": "{DAY}", "k": {each}}}\n' for each in cells).encode()
+    assert str(read(tmp_path / "json", "json", given, data)) == f"[{bad}, {bad}, (datetime.date(2024, 5, 1), nan, None)]"
+    csv = f"{DAY},24-01-01,NaN\n{DAY},,1_000\n{DAY}\n".encode()
+    assert str(read(tmp_path / "csv", "csv", given, csv)) == f"[(None, nan, 'cannot_cast'), {bad}, (None, None, None)]"

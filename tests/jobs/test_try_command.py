@@ -237,6 +237,8 @@ def test_a_process_writes_utf_8_whatever_its_locale(tmp_path: Path):
 
 def test_a_missing_input_is_told(tmp_path: Path):
     assert attempt(tmp_path, HOURLY, []) == ([], []), "nothing in, nothing out"
+    out, err = attempt(tmp_path, HOURLY, [{"k": "a", "t": None}])
+    assert (out, len(err)) == ([], 1)
     with pytest.raises(SpecError, match=r"^--input: .*none.jsonl: cannot be read .*; give a file of JSON lines") as told:
         run_try(tmp_path / "spec.yaml", tmp_path / "none.jsonl")
     assert told.value.exit_code == 2

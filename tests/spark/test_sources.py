@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from pyspark.sql import functions as F
 
 from tests.readers import by_each_scheduler
-from tests.spark.harness import SCHEMA, Bench, Row, differences, events, expected, quiet
+from tests.spark.harness import MINUTE, SCHEMA, Bench, Row, differences, events, expected, quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.planning import Acceptance
@@ -266,3 +266,13 @@ def test_paths_as_users_write_them(tmp_path, monkeypatch):
         loop.run(other.pipeline, quiet())
         table = DeltaTable(f"{tmp_path}/sink{n}").to_pyarrow_table()
         assert table.num_rows == len(bench.expected(rows).rows)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("columns", [["i"], ["site", "t"]], ids=["few files, looked up", "many files, joined"])
+def test_partition_values_have_the_types_of_their_columns(spark, tmp_path, columns):
+    rows = [row if row["t"] is None else row | {"t": row["t"] // (10 * MINUTE) * 10 * MINUTE} for row in events(66, 120)]
+    bench = Bench(tmp_path)
+    bench.append(pa.Table.from_pylist(rows, schema=SCHEMA), partition_by=columns)
+    bench.run(arrival="event_time")
+    _like(bench, _in_time(rows))

@@ -114,6 +114,7 @@ def test_nothing_and_nulls_give_null_and_counts_give_zero(case: Case):
 def test_the_sign_of_zero_does_not_depend_on_the_order():
     for function in ("min", "max", "median"):
         assert math.copysign(1.0, of_floats(function, -0.0, 0.0)) == math.copysign(1.0, of_floats(function, 0.0, -0.0)) == 1.0
+    assert math.copysign(1.0, of_floats("median", -0.0, -0.0)) == 1.0
 
 
 def test_ties_of_arg_max_go_to_the_earliest_and_its_value_may_be_null():

@@ -414,3 +414,9 @@ def test_partials_of_bytes_are_named_with_what_bounds_their_size():
         assert "slices of late rows are combined one by one" in found.choices[0].why
     [numbers] = planned(grids[0], aggregates={"n": {"count": "*"}}).windows
     assert "bytes" not in numbers.shape.state
+
+
+def test_what_revisions_read_is_told_of_the_slices_beside_other_ways():
+    found = plan(parse_pipeline(SPEC | RUNNABLE | {"windows": [GRID, {"name": "spans", "type": "snapshot"}], "emit": "revise"}))
+    for told, of_slices in ((found.reads, "those of the windows that they revise"), (found.adds, "late rows of a slice")):
+        assert -1 < told.find(of_slices) < told.find("entr")

@@ -106,3 +106,9 @@ def test_an_idle_key_is_forgotten():
     rows = [("a", t, t) for t in (0, 1, 20, 21)]
     found = outcome({**SLIDING, "evict": {"count": 9}, "idle_after": 10}, rows)
     assert [(row["trigger"], row["all"]) for row in found.rows] == [(0, [0]), (1, [0, 1]), (0, [20]), (1, [20, 21])]
+
+
+def test_hours_of_a_zone_do_not_follow_the_wall_clock():
+    window, at = {"name": "w", "type": "tumbling", "size": "1 hour", "timezone": "America/New_York"}, 1_383_458_400_000_000
+    spec = parse_pipeline({"pipeline": "p", "time": {"column": "t"}, "windows": [window], "aggregates": {"n": {"count": "*"}}})
+    assert len(evaluate(spec, [Record({"t": at - 3_600_000_000}), Record({"t": at})]).rows) == 2

@@ -24,7 +24,7 @@ def check(written: dict[str, Any], names: tuple[str, ...], rows: list[tuple[Any,
     events = [Event(n, n, (), n, n, (n,), 0, 0, Record(dict(zip(names, row, strict=True)))) for n, row in enumerate(rows)]
     spec = parse_aggregate(written)
     by_oracle = compute("a", spec, EventWindow(0, 100, events))
-    assert close(by_oracle, expected), by_oracle
+    assert by_oracle == expected or ("nan" in repr(expected) and close(by_oracle, expected)), by_oracle
     cells = [[row[place] for row in rows] for place in range(len(names))]
     kinds = [{type(cell) for cell in column} - {type(None)} for column in cells]
     of_nulls = "bool" if spec.declaration.takes == "boolean" else "float64"
@@ -32,7 +32,8 @@ def check(written: dict[str, Any], names: tuple[str, ...], rows: list[tuple[Any,
     types = ["float64" if float in kind else names_of[kind.pop()] if kind else of_nulls for kind in kinds]
     aggregate = made_of(written, types)
     by_run = aggregate.lower(aggregate.of(rows))
-    assert close(by_run, expected), by_run
+    # Rounding shows in correlations alone.
+    assert by_run == expected or (("nan" in repr(expected) or "corr" in written) and close(by_run, expected)), by_run
 
 
 @pytest.mark.parametrize(
@@ -52,7 +53,8 @@ def check(written: dict[str, Any], names: tuple[str, ...], rows: list[tuple[Any,
         ({"min": "v"}, [NAN], NAN),
         ({"min_count": "v"}, [-0.0, 0.0, 1.0], 2),
         ({"range": "v"}, [NAN, 1.0], NAN),
-        ({"top_k": {"column": "v", "k": 2}}, [1.0, NAN, INF], [NAN, INF]),
+        *(({"top_k": {"column": "v", "k": 2}}, values, [NAN, INF]) for values in ([1.0, NAN, INF], [NAN, -INF, INF])),
+        ({"top_k": {"column": "v", "k": 2}}, [NAN, -INF, 1.0, NAN], [NAN, NAN]),
         ({"bottom_k": {"column": "v", "k": 2}}, [1.0, NAN, INF], [1.0, INF]),
         ({"var_samp": "v"}, [INF], None),
         ({"var_pop": "v"}, [INF], NAN),

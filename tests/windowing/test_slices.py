@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -241,6 +243,35 @@ def test_sums_that_do_not_fit_are_errors_of_windows_alone():
     lifted = list(slices.sliced(NUMBERS.stage(0), rows_table(rows).to_batches()))
     with pytest.raises(AggregateOverflowError, match=f"is {3 * 2**62}, beyond its type"):
         NUMBERS.combined(0, lifted, keep=True)
+
+
+CELLS: dict[str, list[Any]] = {
+    "k": ["a", "b", None], "g": [0.0, -0.0, math.nan, None], "x": [0, 1, 2, 3], "i": [*range(-9, 10), None], "b": [True, False, None],
+    "f": [-2.5, 0.1, 3e5, -0.0, math.inf, math.nan, None], "p": [0.5, 2.0, 4.0, 0.0, math.inf, math.nan, None],
+    "d": [Decimal("1.25"), Decimal("-0.01"), Decimal(0), None], "s": ["", "x", "zé", None],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("case", [NUMBERS, ALL], ids=["numbers", "objects"])
+def test_windows_of_slices_are_those_of_the_reference(case, seed):
+    rng, parts = random.Random(seed), list[Sliced]()
+    rows = [{"t": rng.randint(-9, 20)} | {name: rng.choice(cells) for name, cells in CELLS.items()} for _ in range(25)]
+    pieces = [rows[:7], rows[7:11], rows[11:20], rows[20:]]
+    for batch in range(2):
+        new = [each for piece in pieces[2 * batch :][:2] for each in slices.sliced(case.stage(batch), rows_table(piece).to_batches(4))]
+        whole = case.combined(batch, [*parts, *new], keep=not batch)
+        if not batch:  # the first batch goes through the state
+            state = pa.concat_tables([each.slices for each in whole])
+            assert state.num_rows == len(state.group_by([*case.pipeline.keys, "_slice"]).aggregate([]))
+            parts = list(slices.restored(case.stage(1), state.to_batches(5)))
+    stage = case.window_stage(1, keep=False)
+    found = sorted((row for part in whole for bare in part.windows for row in grid_windows.result_rows(stage, bare).to_pylist()), key=place)
+    records = [Record(row, frozenset(["f > 2"] if row["f"] is not None and not row["f"] <= 2 else [])) for row in rows]
+    wanted = sorted(evaluate(case.pipeline, records, final=True).rows, key=place)
+    assert list(map(place, found)) == list(map(place, wanted))
+    for got, want in zip(found, wanted, strict=True):
+        assert {name: (got[name], value) for name, value in want.items() if not same(got[name], value)} == {}, place(want)
 
 
 def test_where_chunks_are_cut_does_not_depend_on_batches(monkeypatch):
