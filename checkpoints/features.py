@@ -34,11 +34,25 @@ READABLE = frozenset(
 #: Writer features with which delta-rs appends correctly. It also appends to tables with column mapping, but with wrong column names.
 WRITABLE_BY_DELTA_RS = frozenset({"appendOnly", "invariants", "changeDataFeed", "deletionVectors", "timestampNtz", "v2Checkpoint"})
 #: Writer features that the shipped version of Delta for Spark supports.
-WRITABLE_BY_SPARK = WRITABLE_BY_DELTA_RS.union(
-    ("allowColumnDefaults", "checkConstraints", "checkpointProtection", "clustering", "columnMapping", "domainMetadata"),
-    ("generatedColumns", "icebergCompatV1", "icebergCompatV2", "icebergWriterCompatV1", "identityColumns", "inCommitTimestamp"),
-    ("rowTracking", "typeWidening", "typeWidening-preview", "vacuumProtocolCheck", "variantType"),
-)
+WRITABLE_BY_SPARK = WRITABLE_BY_DELTA_RS | {
+    "allowColumnDefaults",
+    "checkConstraints",
+    "checkpointProtection",
+    "clustering",
+    "columnMapping",
+    "domainMetadata",
+    "generatedColumns",
+    "icebergCompatV1",
+    "icebergCompatV2",
+    "icebergWriterCompatV1",
+    "identityColumns",
+    "inCommitTimestamp",
+    "rowTracking",
+    "typeWidening",
+    "typeWidening-preview",
+    "vacuumProtocolCheck",
+    "variantType",
+}
 _CATALOG = ("catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview")
 #: The format that this release writes and reads, for each kind of table.
 FORMATS = {"state": 5, "quarantine": 1, "quality": 1, "held": 1}

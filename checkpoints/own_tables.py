@@ -124,7 +124,7 @@ class OwnTable:
         table = self._load()
         if table is None or table.version() < version:
             return None  # the log holds every entry since
-        if self._checked(table.transaction_version(app_id), batch) == batch or not sizes_of(table).keys().isdisjoint(paths):
+        if self._checked(table.transaction_version(app_id), batch) == batch or (paths and not sizes_of(table).keys().isdisjoint(paths)):
             return BatchCommit(table.version(), None, {})
         if "delta.setTransactionRetentionDuration" in table.metadata().configuration:
             raise self._unreadable(

@@ -187,8 +187,8 @@ class BackfillPlan(Plan):
 
     range_from: int
     range_to: int
-    #: Whether this is the pipeline's very first batch, or replaces the state, as it counts other rows than earlier batches.
     # A bare annotation would take the inherited value for its default.
+    #: Whether this is the pipeline's very first batch, or replaces the state, as it counts other rows than earlier batches.
     builds_state: bool = field()
     #: With ``watermark: data_interval_end``: one pair for each earlier batch, oldest first. It holds the last source version that the batch
     #: read, and the instant through which windows were already closed to its rows; null if none were.

@@ -229,16 +229,16 @@ class _RowsOfInput:
 
     def by_slices(self, part: SlicePart) -> Evaluated:
         batch, arrived = self.batch, self.arrived
-        has_late = arrived is not None and arrived.late
-        work = part.map_reduce(batch.emission(None if arrived is None else arrived.seen), has_late=has_late)
-        own = [NUMBER_OF, WATERMARK_OF] if has_late else []
+        late = arrived if arrived is not None and arrived.late else None
+        work = part.map_reduce(batch.emission(None if arrived is None else arrived.seen), has_late=late is not None)
+        own = [] if late is None else [NUMBER_OF, WATERMARK_OF]
         sent = self.rows.select(*own, *inputs(self.rows, work.reading, also=batch.times.columns))
         results = _by_slices(self.rows.sparkSession, work, RowsOfFrame(sent, partial(judged, batch.times, work), 0), batch)
         if self.label is None:
             return Evaluated(results, None)
         refused = _unusable(self.rows, self.label)
-        if arrived is not None and arrived.late:
-            refused = refused.unionByName(arrived.too_late(batch, part.grids, self.label))
+        if late is not None:
+            refused = refused.unionByName(late.too_late(batch, part.grids, self.label))
         return Evaluated(results, refused)
 
     def by_keys(self) -> Evaluated:

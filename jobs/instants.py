@@ -278,6 +278,7 @@ class _Found:
             elif isinstance(zone, int):
                 found[rows] -= zone
             else:
+                # Wall-clock times: without a zone until it is put in.
                 at_wall = (datetime(1970, 1, 1) + timedelta(microseconds=at) for at in wall[rows].tolist())  # noqa: DTZ001
                 found[rows] = [to_us(at.replace(tzinfo=zone)) for at in at_wall]
         return found

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 #: Columns of every sink; a foreign table with all of them was copied from one.
 _COLUMNS = {"window", "window_start", "window_end", "trigger", "revision", "batch"}
 #: The application of a commit to a sink.
-_SINK = re.compile("windowmill/.*/sink", re.DOTALL)
 #: Newest log entries that are searched for a commit of a batch: compactions lie between them.
 _ENTRIES = 50
 _CHOICE = re.compile(r"(?<![\w.])`?window`?(?!\w)", re.IGNORECASE)
@@ -95,7 +94,8 @@ def refuse_own_results(pipeline: Pipeline, source: SourceTable) -> None:
         return
     ledger = f"{source.path.rstrip('/')}.windowmill/ledger"
     newest = Ledger(ledger).newest if is_table(ledger) else None
-    if newest is None and not any(_SINK.fullmatch(str(action.get("txn", {}).get("appId", ""))) for action in _newest_actions(source)):
+    app_ids = (str(action.get("txn", {}).get("appId", "")) for action in _newest_actions(source))
+    if newest is None and not any(app_id.startswith("windowmill/") and app_id.endswith("/sink") for app_id in app_ids):
         return
     definition: dict[str, Any] = {} if newest is None else dict(newest.plan.definition)
     files = pa.table(table_at(source.path).get_add_actions(flatten=True))

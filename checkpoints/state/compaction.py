@@ -201,8 +201,8 @@ def compact_entries(
     before all windows; superseded spans. Partials of slices and sessions stay, or those that are ``needed``, if given. Rows of
     ``before_batch`` itself, which a failed attempt may have left, stay. Nodes over positions are sorted, and cut into row groups, as
     they are searched. A table with features that delta-rs cannot write is left as it is. The parts whose rows are in the table have these
-    ``layouts``, and each row of spans has a value in one of the columns ``spans``. Where all windows go over positions, only rows from the
-    batch ``first`` on may be rewritten.
+    ``layouts``, and each row of spans has a value in one of the columns ``spans``. ``first`` is the first batch whose
+    rows are rewritten, null for all; it is given only where all windows go over positions.
     """
     table = table_at(path)
     if not delta_rs_can_write(table):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -51,9 +51,20 @@ class DeltaState:
         """As :meth:`.PositionTable.read`, with the columns of ``schema``."""
         return PositionTable(self.name, schema, self.check, self.only).read(stage, rows, limit)
 
-    def log(self, schema: pa.Schema, may_lack: Collection[str], touched: pa.Table, keys: Mapping[str, str], **at: Any) -> pa.Table | None:
+    def log(
+        self,
+        schema: pa.Schema,
+        may_lack: Collection[str],
+        touched: pa.Table,
+        keys: Mapping[str, str],
+        *,
+        before_batch: int,
+        watermark: int,
+        limit: ReadLimit,
+    ) -> pa.Table | None:
         """As :meth:`.LogTable.read`, with the columns of ``schema``, of which the state may lack some until a batch adds them."""
-        return LogTable(self.name, schema, self.check, self.only, may_lack=may_lack).read(touched, keys, **at)
+        table = LogTable(self.name, schema, self.check, self.only, may_lack=may_lack)
+        return table.read(touched, keys, before_batch=before_batch, watermark=watermark, limit=limit)
 
 
 class MemoryState:

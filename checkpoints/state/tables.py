@@ -385,8 +385,8 @@ class LogTable(StateTable):
     def read(self, touched: pa.Table, keys: Mapping[str, str], *, before_batch: int, watermark: int, limit: ReadLimit) -> pa.Table | None:
         """All entries of the keys that are in ``touched`` or due by ``watermark``, as of the batches before ``before_batch``.
 
-        They are verified, and without their checksums; none if the log exceeds ``limit``. A run reads the whole log once. New rows, those
-        ``touched``, have the log's columns.
+        They are verified, and without their checksums; none if the log exceeds ``limit``. A run reads the whole log once. ``touched`` are
+        new rows with the log's columns.
         """
         if not self._exists:
             return self._schema.empty_table()

@@ -92,7 +92,10 @@ def next_apply(
     accept_changes: bool = False,
     on_reading: planning.OnReading = planning.ignore,
 ) -> Application | None:
-    """The batch of a changed spec, which publishes new values of windows that end after ``history``, if any; null for nothing to do."""
+    """The batch of a changed spec, which publishes new values of windows that end after ``history``, if any; null for nothing to do.
+
+    The commits of the last batch must have been made. ``accept_changes`` goes on although others have changed rows of the tables.
+    """
     pipeline = runnable.pipeline
     planning.check_owner(pipeline, ledger)
     changes = changes_of(pipeline, ledger)
@@ -117,7 +120,7 @@ def next_apply(
     try:
         state = _from_state(runnable, ledger, source, changes, history, before)
     except NotStoredError as err:
-        state = err
+        state = err.with_traceback(None)  # whose frame would keep all this in memory through the batch
     if isinstance(state, NotStoredError):
         versions, reading = _versions(runnable, source, before)
         needed_from = _needed_from(runnable, source, changes, history, last.outcome.emitted)
@@ -199,7 +202,10 @@ def _from_state(
 
 
 def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, history: int | None, emitted: int | None) -> int | None:
-    """An instant before which rows count in no window to come or to fill, and move the watermark only for rows there; null for none."""
+    """An instant before which rows count neither in what is filled nor in later windows; null for none.
+
+    A row before it moves the watermark only to where rows after it are not late, so files with such rows alone can be left out.
+    """
     slices = divide(runnable.pipeline, Columns.of(source.schema_json).arrow).slices
     if slices is None or emitted is None or history == AXIS_BEGIN or len(slices.pipeline.windows) < len(runnable.pipeline.windows):
         return None
@@ -272,7 +278,8 @@ def _kept(
     gaps = tuple(dict.fromkeys(gap for window in windows if (gap := window.session_gap()) not in others))
     if sessions is None or not others or not gaps:
         return layouts, ()
-    [own] = parts_of(Input(pipeline=with_gaps(runnable, gaps).pipeline, types=types, builds_state=True), MemoryState())
+    staying = parts_of(Input(pipeline=with_gaps(runnable, gaps).pipeline, types=types, builds_state=True), MemoryState())
+    own = next(part for part in staying if part.name == "sessions")  # those with greatest sizes may keep live rows
     return layouts, gaps if own.schema == sessions.schema and _stays(own, old, ()) else ()
 
 

@@ -260,6 +260,7 @@ def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> Non
     # all files: else `windowmill maintain` merges these.
     has_entries = bool({"positions", "live rows"} & set(layouts))
     if (has_entries or spans) and is_table(path):
+        # ``first``: the first batch whose rows are worth merging with those of all later ones, 0 for all; null for none.
         if layouts == ["positions"]:
             # Whether one process could not compute a batch of few rows, because of state or results.
             beyond_process = not computed.in_one_process and limits.are_few_files(job.reading.files)

@@ -37,7 +37,10 @@ def tries_this_process(pipeline: Pipeline) -> bool:
 
 
 def names_a_cluster() -> bool:
-    """Whether variables, which tasks of Airflow get of connections, name a Spark: a Connect server, a master, a driver of spark-submit."""
+    """Whether this deployment has a Spark other than this process's own: a Connect server, a master, or a driver of spark-submit.
+
+    Tasks of Airflow get its connections in these variables.
+    """
     if os.environ.get(_SERVER) or _SUBMITTED in os.environ:
         return True
     return (_running_master() or MASTER.given() or "local").partition("[")[0] != "local"

@@ -147,7 +147,10 @@ def _now() -> datetime:
 
 
 def create(pipeline: Pipeline, progress: Progress, name: str) -> Savepoint:
-    """Make the savepoint ``name`` of the pipeline as it is now; raises ``SavepointError`` if the name is taken."""
+    """Make the savepoint ``name`` of the pipeline as it is now; raises ``SavepointError`` if the name is taken.
+
+    Raises ``OutOfTurnError`` if no batch has been committed, or one is held.
+    """
     savepoints.check_name(name)
     with leased(pipeline, progress) as turn:
         if name in savepoints.savepoint_names(turn.runnable.places.savepoints):
@@ -393,7 +396,11 @@ def _changes(
 
 
 def _emptied_schema(path: str, entry: Savepoint, meant: Pipeline, source_schema: str) -> pa.Schema:
-    """The state's columns behind the restoration of a savepoint without state, by another spec than has made the table since."""
+    """The state's columns behind the restoration of a savepoint that has none.
+
+    The table is of a batch since, by another spec: it may lack columns of the one that comes back. Raises ``SavepointError`` for a type
+    that its spec cannot use.
+    """
     written = Changes.of(state_schema(meant, Columns.of(source_schema).arrow)).schema
     assert written is not None
     stored, own = (pa.schema(each.to_arrow()) for each in (newest(path).schema(), Schema.from_json(written)))

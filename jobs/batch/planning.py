@@ -287,7 +287,7 @@ def check_tables(runnable: Runnable, ledger: Ledger, accepted: Acceptance) -> No
                 f"{role} {table.place}: the folder {folder} is read-only for this process; give its user the permission to write, or "
                 "mount it writable, and run again"
             )
-    check_writable_features(runnable.sink_path)  # that neither delta-rs nor Spark can write
+    check_writable_features(runnable.sink_path)  # refuses features with which neither delta-rs nor Spark can write
     for path in (runnable.places.ledger, runnable.places.quality):
         check_appendable(path)
     verify(ledger, own_tables(runnable), accept_changes=accepted.changes)
@@ -410,7 +410,7 @@ def is_sure_to_use_spark(runnable: Runnable, source: SourceTable, reading: Readi
     compute = compute_of(runnable.pipeline)
     if compute == "local" or (reading.files and not tries_this_process(runnable.pipeline)):
         return compute != "local"
-    # Only Spark can read the rows, or they are too many for this process, as far as the source's log shows; or it evaluates a rule.
+    # This process can read the rows, and they are few enough, as far as the source's log shows.
     here = limits.are_few_files(reading.files) and _is_plain(runnable.pipeline, source, reading)
     return not here or any(map(needs_spark, rules(runnable.pipeline)))
 

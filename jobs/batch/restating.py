@@ -447,7 +447,7 @@ class Restatement:
             if scope.touched is None or scope.touched.num_rows:
                 for file, part in rows.at(read_as_of(plan), rows.used, rows.others, chosen=scope.files(source, time)):
                     left = staying.split(file, scope.of_keys(scope.within(part, time), self._pipeline.keys))[0]
-                    if UNREAD not in left.column_names:  # of a folder, read by Spark
+                    if unread and UNREAD not in left.column_names:  # of a folder, read by Spark
                         left = left.append_column(UNREAD, pa.nulls(len(left), pa.string()))
                     writer.write(left.select([*rows.types, *unread]))
         files = tuple(AddedFile(file.path, plan.to_version, file.size, file.rows, stats=file.stats) for file in writer.close())

@@ -26,7 +26,7 @@ from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import Changes, Outcome
-from windowmill.checkpoints.committer import beyond_delta_rs, error_of, retyped, rewrite, wider_fields
+from windowmill.checkpoints.committer import beyond_delta_rs, error_of, retyped, rewrite, widens, wider_fields
 from windowmill.checkpoints.data_files import rows_of
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.failpoints import reach
@@ -92,8 +92,8 @@ def widen_tables(job: Job, ledger: Ledger, progress: Progress) -> None:
         stored.append((before, Columns.of(last.plan.source_schema).arrow))
     if job.plan.changes_spec:  # it may use columns again that windows of earlier specs have left, narrower than the source's are since
         stored.append((pipeline, types))
-    for each, its_types in stored:
-        state = _StateWidening.of(job, each, its_types)
+    for made_by, columns in stored:
+        state = _StateWidening.of(job, made_by, columns)
         if state.kinds:
             with progress.step("widen", "columns of the state"):
                 state.write()
@@ -139,7 +139,8 @@ class _StateWidening:
         kinds = {
             field.name: field.type
             for field in state_schema(pipeline, wide)
-            if field.name in converted or (field.name in stored.names and field.type != stored.field(field.name).type)
+            if field.name in converted
+            or (field.name in stored.names and field.type != (was := stored.field(field.name).type) and widens(was, field.type))
         }
         return cls(job, table, stored, kinds, partials)
 

@@ -46,7 +46,10 @@ class Emission:
 
 
 def emission_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_within_range_only: bool = True) -> Emission:
-    """The emission of ``plan`` after times up to ``seen``; :func:`.emits_within_range_only` leaves later windows to runs."""
+    """The emission of ``plan`` after times up to ``seen``.
+
+    ``emits_within_range_only``: a backfill that builds the state leaves later windows to runs.
+    """
     emission = _windows_of(rule, plan, seen, emits_within_range_only=emits_within_range_only)
     closed = rule.watermark_of(emission.emitted)
     # Not the interval's own end: an earlier batch may have asserted a later one.

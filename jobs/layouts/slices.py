@@ -167,7 +167,10 @@ class SliceMapReduce:
     def parts(self, lifted: Sequence[Lifted], stored: pa.Table | None) -> list[Sliced]:
         """All slices: ``stored`` ones first."""
         parts = [] if stored is None else list(slices.restored(self.reading, stored.combine_chunks().to_batches()))
-        return [*parts, *(Sliced(each.rows, n[0], n[1], n[2:]) for each in lifted for n in [each.counts or (0, 0)])]
+        for each in lifted:
+            rows, late, *missed = each.counts or (0, 0)
+            parts.append(Sliced(each.rows, rows, late, tuple(missed)))
+        return parts
 
 
 @dataclass(frozen=True)

@@ -230,7 +230,10 @@ class Quarantining:
         return output_of(map_in_arrow(numbers_of_tasks(spark, len(new.tasks)), partial(_write_of_files, self, new), RETURNED))
 
     def write_of_frame(self, rows: DataFrame, columns: Sequence[str]) -> Output:
-        """Have tasks write those of ``rows`` with ``columns`` of the source that were not applied; numbers matter to those too late."""
+        """Have tasks write those of ``rows`` with ``columns`` of the source that were not applied.
+
+        Only rows without a reason need numbers and the watermark at their arrival, and only where rows may be too late.
+        """
         failed = failing(every_condition(self.pipeline), Columns(rows.select(*map(backquoted, columns)).schema).in_conditions)
         why = [F.when(column, F.lit(failure_of(text))) for text, column in failed.items()]
         own = (REASON, VERSION, FILE, ROW, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF, UNREAD)

@@ -173,10 +173,9 @@ class _Comparing:
     def run(self) -> None:
         """Compare the rows: those that SQL recomputes, and all others by the reference engine; each file is read once."""
         windows = self.plain.pipeline.windows
-        plain = {window.name for window in windows if window.joins_by_gap and window.greatest_size() is None}
         # To late rows a session may have been closed that their time would join.
-        plain = set() if self.late or self.plain.pipeline.time.end is not None else plain
-        has_sql = [window for window in windows if window.on_grid or window.name in plain]
+        sessions = not self.late and self.plain.pipeline.time.end is None
+        has_sql = [each for each in windows if each.on_grid or (sessions and each.joins_by_gap and each.greatest_size() is None)]
         in_sql = {window.name: window.session_gap() if window.joins_by_gap else None for window in has_sql}
         rows, keys = self._of(in_sql)
         gaps = [in_sql[row.window] for row in rows]
@@ -315,7 +314,10 @@ def _keep(runnable: Runnable, newest: Batch, found: Verification, say: Callable[
 def recomputed(
     plain: Plain, arrival: Arrival, sampled: Sequence[PublishedRow], keys: pa.Table, found: SampledRows | None
 ) -> tuple[list[dict[str, RecomputedValue] | None], np.ndarray]:
-    """By row of ``sampled`` its values, null for no such window, and whether its key has too many rows; Spark reads unless ``found``."""
+    """The values of the rows ``sampled``, each null if there is no such window; and a mask of those whose keys have too many rows.
+
+    ``found`` are the rows of these keys, and those by which the watermark moves; null if Spark reads them.
+    """
     if found is None:
         found = _by_spark(plain, keys, arrival)
     # What moves the watermark: a row of the greatest event time of each commit, whatever its key.

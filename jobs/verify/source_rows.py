@@ -195,7 +195,7 @@ class Reaches:
 
 @dataclass(frozen=True)
 class SampledRows:
-    """Rows of a source, with its columns that a pipeline uses, ``TIME``, ``UNTIL_OF``, ``FILE``, ``ROW``, and a column a condition."""
+    """Rows of a source, with the columns that a pipeline uses, ``TIME``, ``UNTIL_OF``, ``FILE``, ``ROW``, and one for each condition."""
 
     rows: pa.Table  #: Those that were asked for.
     latest: pa.Table  #: Of each file that was read a row with the greatest event time.

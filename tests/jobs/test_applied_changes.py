@@ -49,6 +49,10 @@ CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a grid added": ({"windows": [SLOTS]}, {"windows": [SLOTS, ROLLING]}),
     "a size changed": ({"windows": [SLOTS, ROLLING]}, {"windows": [SLOTS | {"size": "15 minutes"}, ROLLING]}),
     "sessions added": ({"windows": [SLOTS]}, {"windows": [SLOTS, VISITS]}),
+    "a gap changed beside sessions of a greatest size": (
+        {"windows": [VISITS, VISITS | {"name": "brief", "gap": "3 minutes"}, VISITS | {"name": "cut", "max_size": "1 hour"}]},
+        {"windows": [VISITS, VISITS | {"name": "brief", "gap": "4 minutes"}, VISITS | {"name": "cut", "max_size": "1 hour"}]},
+    ),
     "a gap changed": ({"windows": [VISITS]}, {"windows": [VISITS | {"gap": "4 minutes"}]}),
     "policies added": ({"windows": [SLOTS]}, {"windows": [LAST_FIVE, BAND, SLOTS]}),
     "an eviction changed": ({"windows": [LAST_FIVE]}, {"windows": [LAST_FIVE | {"evict": {"count": 3}}]}),
@@ -117,7 +121,7 @@ def finish(bench: Bench) -> None:
 
 
 #: Changes of pipelines that revise.
-REVISED = ("a grid added", "a gap changed", "an aggregate added", "all at once")
+REVISED = ("a grid added", "a gap changed", "a gap changed beside sessions of a greatest size", "an aggregate added", "all at once")
 WITH_SPREAD = {"aggregates": FEW | {"spread": AGGREGATES["spread"]}}
 
 

@@ -109,6 +109,7 @@ OUTSIDE = [
     ("from_utc_timestamp(t, 'PST') > t", "write a name such as Europe/Paris"),
     ("s + s > 1", "write a cast to a number"),
     ("s like u", "column 'u'"),
+    ("s like ('x', 'y')", "('x', 'y')"),
     ("s like s", "no constant text"),
     ("i = b", "write a cast of one of them"),
     ("i > 12345678901234567890", "a comparison of bigint with 12345678901234567890"),
