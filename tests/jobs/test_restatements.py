@@ -62,9 +62,9 @@ class Corrected(Bench):
         """The last batch of a restatement."""
         return loop.restate(self.pipeline, quiet(), **options)[-1]
 
-    def held(self) -> list[Row]:
+    def held(self, table: pa.Table | None = None) -> list[Row]:
         """The rows that the source holds, without those in quarantine."""
-        table = DeltaTable(self.source).to_pyarrow_table().cast(SCHEMA)
+        table = (DeltaTable(self.source).to_pyarrow_table() if table is None else table).cast(SCHEMA)
         table = table.set_column(2, "t", table["t"].cast(pa.int64()))
         lost = [row["row"] for row in self.quarantine() if row["reason"] == "too_late"]
         return [row for row in table.to_pylist() if not any(f'"id":"{row["id"]}"' in each for each in lost)]
@@ -73,9 +73,9 @@ class Corrected(Bench):
         """The windows as the sink shows them now, without the numbers of revisions."""
         return in_order(self.pipeline, latest(self.pipeline, self.rows()))
 
-    def truth(self) -> list[Row]:
+    def truth(self, table: pa.Table | None = None) -> list[Row]:
         """What the reference says of the rows that the source holds, if they had come in order."""
-        rows = sorted(self.held(), key=lambda row: (row["t"] is not None, row["t"] or 0))
+        rows = sorted(self.held(table), key=lambda row: (row["t"] is not None, row["t"] or 0))
         return [without_revision(row) for row in expected(self.pipeline, rows, commits=[0] * len(rows)).rows]
 
     def check(self) -> None:
