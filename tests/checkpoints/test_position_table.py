@@ -28,6 +28,7 @@ from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.positions import PositionTable
 from windowmill.checkpoints.state.reading import ReadLimit
 from windowmill.jobs.layouts import limits
+from windowmill.jobs.layouts.input import Input
 from windowmill.windowing.columnar.added_columns import KIND
 from windowmill.windowing.columnar.hashes import KeysOfShare, Share
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING, PositionStage
@@ -45,7 +46,7 @@ def path(tmp_path) -> str:
 def test_a_key_may_be_named_as_anything_that_compacting_computes(path, column):
     spec, source = policies("count_count").model_copy(update={"keys": (column,)}), SOURCE.append(pa.field(column, pa.string()))
     run = Run(spec, path, source=source)
-    [part] = run.parts(run.kind(**run.base))
+    [part] = run.parts(Input(**run.base))
     entry = {column: "a", "_kind": "key", "_sequence": "s", "_through": 5, "_head": 3}
     node = {column: "a", "_kind": "node", "_sequence": "s", "_batch": 1, "_position": 2}
     rows = [entry | {"_batch": 0}, entry | {"_batch": 1}, node, node | {"_position": 3}]
