@@ -51,4 +51,4 @@ def test_batches_need_nothing_that_was_dropped(seed: int, monkeypatch: pytest.Mo
         batches = [(commit, commit + 1) for commit in range(case.commits[-1] + 1)]
         found, refused = by_parts(case, case.rows, batches, final=final)
         assert differences(found, wanted.rows) == []
-        assert refused_ids(case, case.rows, refused) == refused_ids(case, case.rows, wanted.quarantined)
+        assert refused_ids(case.rows, refused) == refused_ids(case.rows, wanted.quarantined)
