@@ -146,7 +146,7 @@ def write_file(path: Path, text: str, option: str = "") -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as err:
-        what = f"{option} {path}".strip() + ": cannot be written ({err.strerror}); name a file in a folder that exists and may be written"
+        what = f"{option} {path}".strip() + f": cannot be written ({err.strerror}); name a file in a folder that exists and may be written"
         raise SpecError(what) from err
 
 
