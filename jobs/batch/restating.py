@@ -47,7 +47,7 @@ from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import REASON, RETRACTED, ROW, TIME, UNREAD
 from windowmill.windowing.columnar.results import result_schema
-from windowmill.windowing.columnar.rows import are_among, codes_of
+from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_values
 from windowmill.windowing.counts import WindowRows
 from windowmill.windowing.errors import OutOfTurnError, SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.fields import Time
@@ -587,7 +587,7 @@ def _holding(rows: pa.Table, touched: pa.Table, keys: tuple[str, ...]) -> np.nda
         else (np.zeros(len(touched) + len(rows), np.int64), 1)
     )
     times, n = touched.column(TIME).to_numpy(), len(touched)
-    points = np.unique(times)
+    points = distinct_values(times)
     held = np.sort(codes[:n] * (len(points) + 1) + np.searchsorted(points, times))
     bounds = [pc.fill_null(rows.column(name).cast(pa.int64()), 0).to_numpy() for name in ("window_start", "window_end")]
     first, last = (np.searchsorted(held, codes[n:] * (len(points) + 1) + np.searchsorted(points, bound)) for bound in bounds)

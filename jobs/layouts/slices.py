@@ -24,7 +24,7 @@ from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, NUMBER_OF
 from windowmill.windowing.columnar.grid_windows import advanced, event_windows
 from windowmill.windowing.columnar.known_spans import last_columns
 from windowmill.windowing.columnar.results import Advanced
-from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.columnar.rows import codes_of, distinct_values
 from windowmill.windowing.columnar.slices import IntervalLifting, NodeStage, Revising, Sliced, SliceStage, WindowStage, spans_of
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.grids import Nodes, Selection, Span
@@ -259,7 +259,7 @@ def _n_partials(rows: pa.Table, stage: SliceStage) -> int:
     """Number of pairs of a key and a slice that have ``rows``; O(n log n)."""
     codes, _ = codes_of([rows], stage.keys)
     starts, slices_of = np.unique(stage.edges.slice_starts(int64_of(rows.column(TIME).combine_chunks())), return_inverse=True)
-    return len(np.unique(codes * len(starts) + slices_of))
+    return len(distinct_values(codes * len(starts) + slices_of))
 
 
 def _revised(rows: pa.Table, revising: Revising, stage: WindowStage) -> int:

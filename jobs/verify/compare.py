@@ -23,6 +23,7 @@ from windowmill.jobs.sources.table_rows import queried
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.columnar.hashes import row_checksums
+from windowmill.windowing.columnar.rows import distinct_values
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -81,11 +82,11 @@ def _least(sink: DeltaTable, pipeline: Pipeline, restarting: Sequence[str], numb
     types = {name: there[name] for name in wanted}
     rows, whole = pa.schema([*types.items(), (_HASH, pa.uint64())]).empty_table(), True
     for part in queried(sink, types, f"batch <= {through}", {name: name for name in types}):
-        hashes = _hashes(part, pipeline.keys, restarting, seed)
-        rows = pa.concat_tables([rows, part.append_column(_HASH, pa.array(hashes))])
-        distinct = np.unique(rows.column(_HASH).to_numpy())
-        if len(distinct) > number:
-            rows, whole = rows.filter(pc.less(rows.column(_HASH), pa.scalar(distinct[number], pa.uint64()))), False
+        own = pa.array(_hashes(part, pipeline.keys, restarting, seed))
+        rows = pa.concat_tables([rows, part.append_column(_HASH, own)])
+        hashes = distinct_values(rows.column(_HASH).to_numpy())
+        if len(hashes) > number:
+            rows, whole = rows.filter(pc.less(rows.column(_HASH), pa.scalar(hashes[number], pa.uint64()))), False
     return rows.combine_chunks(), whole
 
 

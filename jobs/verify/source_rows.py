@@ -31,7 +31,7 @@ from windowmill.jobs.sources.spark_files import read_rows
 from windowmill.jobs.sources.table_rows import Live, left, live_rows, queried
 from windowmill.jobs.spark.spark_settings import reader_options, spark_path
 from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME, UNTIL_OF
-from windowmill.windowing.columnar.rows import codes_of, without_empty_chunks
+from windowmill.windowing.columnar.rows import codes_of, distinct_values, without_empty_chunks
 from windowmill.windowing.errors import SourceFileError, SourceRangeGoneError, SpecError, UnsupportedError
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.watermark import LatenessRule
@@ -238,7 +238,7 @@ class LocalReader:
         schema = pa.schema([*own, *((condition_column(text), pa.bool_()) for text in conditions)])
         try:
             for rows in self._parts(chosen, columns, conditions, schema):
-                places = np.unique(np.concatenate([each.pairs(rows)[1] for each in reaches]))
+                places = distinct_values(np.concatenate([each.pairs(rows)[1] for each in reaches]))
                 kept.append(rows.take(pa.array(places)))
                 if len(rows):
                     latest.append(rows.slice(int(np.argmax(rows.column(TIME).to_numpy())), 1))

@@ -15,7 +15,7 @@ from windowmill.windowing.aggregates import aggregate_for, argument_types, own, 
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.columnar.hashes import with_checksums
-from windowmill.windowing.columnar.rows import as_table
+from windowmill.windowing.columnar.rows import as_table, distinct_values
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import SpecError, first_line
 from windowmill.windowing.kernels.combine import Ints
@@ -212,7 +212,7 @@ class Advanced:
         """
         # Mostly some window refuses none, and then there is nothing to compare.
         fewest, *others = sorted((numbers, *refused.values()), key=len)
-        common = np.unique(fewest)
+        common = distinct_values(fewest)
         for each in others if len(common) else ():
             common = common[np.isin(common, each)]
         taken = ~np.isin(numbers, common)
