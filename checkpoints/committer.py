@@ -31,10 +31,9 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
-from windowmill.checkpoints.delta_tables import existing, floor_of, newest, sizes_of
+from windowmill.checkpoints.delta_tables import existing, files_of, floor_of, newest, sizes_of
 from windowmill.checkpoints.features import FORMAT, FORMATS, Features, check_format, own_commit
 from windowmill.checkpoints.replacing import ReplacedRange
-from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import FAILURES, create_table, is_local, table_at, write_table
 from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
 

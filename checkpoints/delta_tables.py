@@ -106,6 +106,11 @@ def sizes_of(table: DeltaTable) -> dict[str, int]:
     return dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
 
 
+def files_of(table: DeltaTable) -> list[dict[str, Any]]:
+    """The Delta log's entry of each file of ``table``: size, number of rows and statistics. Reads no data file."""
+    return list(pa.table(table.get_add_actions(flatten=True)).to_pylist())
+
+
 def entry_name(version: int) -> str:
     """Path of a version's log entry below the table's folder."""
     return f"_delta_log/{version:020d}.json"

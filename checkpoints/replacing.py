@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.data_files import DataFile, rows_of, write_files
-from windowmill.checkpoints.state.tables import files_of
+from windowmill.checkpoints.delta_tables import files_of
 from windowmill.windowing.axis import to_us
 
 _END, _WINDOW = "window_end", "window"

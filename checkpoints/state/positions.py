@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
-from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.delta_tables import files_of
 from windowmill.checkpoints.state.reading import (
     WHOLE_BYTES,
     Present,
@@ -27,11 +27,9 @@ from windowmill.checkpoints.state.reading import (
     Where,
     open_file,
     read_whole,
-    reporting_damage,
     require_columns,
     rows_before,
 )
-from windowmill.checkpoints.state.tables import StateTable, files_of
 from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, DUE, KIND
 from windowmill.windowing.columnar.hashes import KeyFilter, KeysOfShare, buckets_of
 from windowmill.windowing.columnar.position_reads import Bounds, Demand, arriving_values, split_nodes
@@ -239,14 +237,6 @@ def _opened(table: DeltaTable, file: Mapping[str, Any], columns: Sequence[str]) 
     return _Large(parquet, places)
 
 
-def footer(table: DeltaTable, file: Mapping[str, Any]) -> pq.FileMetaData:
-    parquet = open_file(table.table_uri, file)
-    try:
-        return parquet.metadata
-    finally:
-        parquet.close(force=True)
-
-
 def _in_parts(metadata: pq.FileMetaData, groups: Sequence[int], together: int) -> Iterator[list[int]]:
     """``groups`` in runs of up to about so many rows."""
     part: list[int] = []
@@ -281,17 +271,3 @@ def _needed(rows: pa.Table, demand: Demand, keys: pa.Table) -> Ints:
     at = np.flatnonzero(pc.equal(rows.column(KIND), NODE).to_numpy() & (codes < n_keys))
     nodes = rows.select([SEQUENCE, NODE_LEVEL, POSITION, FIRST, ABOVE]).take(pa.array(at))
     return np.asarray(at[demand.holds(nodes, codes[at])], np.int64)
-
-
-class PositionTable(StateTable):
-    """The table at ``path`` of one pipeline's windows over positions, with the columns of ``schema``, which include checksums."""
-
-    def read(self, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
-        """The rows of the batches before that of ``stage`` that new ``rows`` need, read by this process; none if they exceed ``limit``.
-
-        The caller verifies the checksums.
-        """
-        if not self._exists:
-            return self._schema.empty_table()
-        with reporting_damage(self._path):
-            return SearchedRows.of_table(newest(self._path), stage, limit, self._only).needed(rows)

@@ -1,19 +1,34 @@
-"""The state of a pipeline as its parts read it: the state table, or rows in memory."""
+"""The state of a pipeline as its parts read it, in this process or a task: the state table, or rows in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from deltalake import DeltaTable, QueryBuilder
 
-from windowmill.checkpoints.state.compaction import are_needed
-from windowmill.checkpoints.state.positions import PositionTable, SearchedRows, applied_before
-from windowmill.checkpoints.state.reading import ReadLimit, Wanted, Where, rows_before, rows_of
-from windowmill.checkpoints.state.tables import LogTable, PartialTable, are_latest, entries_before, has_nodes, of_keys
+from windowmill.checkpoints.delta_tables import files_of, newest
+from windowmill.checkpoints.quoting import quoted
+from windowmill.checkpoints.state.positions import SearchedRows, applied_before
+from windowmill.checkpoints.state.reading import (
+    WHOLE_BYTES,
+    ReadLimit,
+    Wanted,
+    Where,
+    read_whole,
+    reporting_damage,
+    require_columns,
+    rows_before,
+    rows_of,
+    rows_of_part,
+)
+from windowmill.checkpoints.state.tables import are_latest, are_needed, entries_before, has_nodes, of_keys
 from windowmill.checkpoints.stores import is_table
+from windowmill.windowing.columnar.added_columns import BUCKET, KIND, SUM
 from windowmill.windowing.columnar.hashes import without_checksums
+from windowmill.windowing.columnar.positions import SEQUENCE
 
 if TYPE_CHECKING:
     from windowmill.windowing.columnar.hashes import KeysOfShare, RowCheck
@@ -28,7 +43,10 @@ FEW_ROWS = 4_096
 
 @dataclass(frozen=True)
 class DeltaState:
-    """The state table at the path ``name``."""
+    """The state table at the path ``name``, to which batches append rows that never change.
+
+    Its reads give the rows with the columns of ``schema``, and none if they exceed the ``limit``.
+    """
 
     name: str
     #: Verifies rows.
@@ -44,12 +62,28 @@ class DeltaState:
         return self.replaced or not is_table(self.name) or has_nodes(self.name)
 
     def partials(self, schema: pa.Schema, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
-        """As :meth:`.PartialTable.read`, with the columns of ``schema``."""
-        return PartialTable(self.name, schema, self.check, self.only).read(wanted, before_batch=before_batch, limit=limit)
+        """The ``wanted`` slices or sessions of the batches before ``before_batch``, verified.
+
+        A failed attempt may have left rows of ``before_batch`` itself. They are not read; the retry computes the same rows.
+        """
+        if not is_table(self.name):
+            return schema.empty_table()
+        with reporting_damage(self.name):
+            table = newest(self.name)
+            files = files_of(table)
+            where = rows_of(wanted)
+            if limit.is_exceeded(wanted, [file for file in files if where.may_hold(file)]):
+                return None
+            checked = rows_of_part(wanted) if SUM in schema.names else None
+            rows = self._rows(table, files, schema, rows_before(before_batch) & where, limit.rows, checked=checked)
+            return rows if rows is None or checked is None else without_checksums(rows)
 
     def positions(self, schema: pa.Schema, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
-        """As :meth:`.PositionTable.read`, with the columns of ``schema``."""
-        return PositionTable(self.name, schema, self.check, self.only).read(stage, rows, limit)
+        """The rows over positions of the batches before that of ``stage`` that new ``rows`` need; the caller verifies the checksums."""
+        if not is_table(self.name):
+            return schema.empty_table()
+        with reporting_damage(self.name):
+            return SearchedRows.of_table(newest(self.name), stage, limit, self.only).needed(rows)
 
     def log(
         self,
@@ -62,9 +96,77 @@ class DeltaState:
         watermark: int,
         limit: ReadLimit,
     ) -> pa.Table | None:
-        """As :meth:`.LogTable.read`, with the columns of ``schema``, of which the state may lack some until a batch adds them."""
-        table = LogTable(self.name, schema, self.check, self.only, may_lack=may_lack)
-        return table.read(touched, keys, before_batch=before_batch, watermark=watermark, limit=limit)
+        """The entries of the keys that are in ``touched`` or due by ``watermark``, as of the batches before ``before_batch``.
+
+        They are verified, and without their checksums. A run reads the whole log (:mod:`windowmill.windowing.columnar.keyed`) once.
+        ``touched`` are new rows with the log's columns, of which the state ``may_lack`` some until a batch adds them.
+        """
+        if not is_table(self.name):
+            return schema.empty_table()
+        with reporting_damage(self.name):
+            table = newest(self.name)
+            files, names = files_of(table), pa.schema(table.schema().to_arrow()).names
+            # Files of other parts have only nulls in the log's columns.
+            if limit.is_exceeded_by([file for file in files if file.get(f"null_count.{KIND}") != file["num_records"]]):
+                return None
+            # A column that entries do not have separates them from rows of positions; files of a spec without positions lack it.
+            read = schema.append(pa.field(SEQUENCE, pa.string())) if SEQUENCE in names else schema
+            log = self._rows(table, files, read, entries_before(names, before_batch), limit.rows, (*may_lack, SEQUENCE))
+            if log is None:
+                return None
+            entries = log.select(schema.names)
+            # Before any is left out: a damaged key or instant would hide a key that is due.
+            self.check.verify(entries)
+            return of_keys(without_checksums(entries), touched, list(keys.values()), watermark)
+
+    def _rows(
+        self,
+        table: DeltaTable,
+        files: Sequence[Mapping[str, Any]],
+        schema: pa.Schema,
+        wanted: Where,
+        most_rows: int,
+        may_lack: Collection[str] = (),
+        *,
+        checked: Where | None = None,
+    ) -> pa.Table | None:
+        """The ``wanted`` rows of a table of these ``files``, read by this process; none if there are more than ``most_rows``.
+
+        Columns that it ``may_lack`` are null there. ``checked`` has the rows read verified: of a table read whole these are verified before
+        the ``wanted`` ones are chosen, which damage could hide. Null leaves verifying to the caller.
+        """
+        if self.only is not None:
+            files = [file for file in files if self.only.may_be_in(file)]
+        whole = sum(file["size_bytes"] for file in files) <= WHOLE_BYTES
+        if whole:
+            rows = read_whole(table, files, schema, (wanted if checked is None else checked).expression, may_lack=may_lack)
+            rows = rows if self.only is None else self.only.rows(rows)
+        else:
+            rows = self._queried(table, schema, wanted.sql, most_rows, may_lack)
+        if checked is not None:
+            self.check.verify(rows)
+            rows = rows.filter(wanted.expression) if whole else rows
+        return None if rows.num_rows > most_rows else rows
+
+    def _queried(self, table: DeltaTable, schema: pa.Schema, where: str, most_rows: int, may_lack: Collection[str]) -> pa.Table:
+        """The rows for which the SQL condition ``where`` holds; stops soon after ``most_rows`` rows."""
+        there = pa.schema(table.schema().to_arrow()).names
+        require_columns(self.name, [*there, *may_lack], schema.names)
+        if self.only is not None and BUCKET in there:
+            low, high = self.only.share.stored
+            where = f"({where}) AND {BUCKET} BETWEEN {low} AND {high}"
+        names = ", ".join(quoted(name) if name in there else f"NULL AS {quoted(name)}" for name in schema.names)
+        reader = pa.RecordBatchReader.from_stream(
+            QueryBuilder().register("state", table).execute(f"SELECT {names} FROM state WHERE {where}")
+        )
+        found, n_rows = [schema.empty_table()], 0
+        for batch in reader:
+            rows = pa.Table.from_batches([batch]).cast(schema)
+            found.append(rows if self.only is None else self.only.rows(rows))
+            n_rows += len(found[-1])
+            if n_rows > most_rows:
+                break
+        return pa.concat_tables(found)
 
 
 class MemoryState:

@@ -304,6 +304,14 @@ def open_file(uri: str, file: Mapping[str, Any]) -> pq.ParquetFile:
     return parquet
 
 
+def footer(table: DeltaTable, file: Mapping[str, Any]) -> pq.FileMetaData:
+    parquet = open_file(table.table_uri, file)
+    try:
+        return parquet.metadata
+    finally:
+        parquet.close(force=True)
+
+
 def read_file(uri: str, file: Mapping[str, Any], schema: pa.Schema, may_lack: Collection[str]) -> pa.Table:
     """All rows of a file of the table at ``uri``; raises as :func:`read_whole`."""
     parquet = open_file(uri, file)

@@ -27,8 +27,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan, RunPlan
 from windowmill.checkpoints.quoting import quoted
-from windowmill.checkpoints.state.compaction import compact_entries, overgrown_from
-from windowmill.checkpoints.state.tables import NeededRows, compact_partials, is_overgrown, is_scattered
+from windowmill.checkpoints.state.tables import NeededRows, compact_entries, compact_partials, is_overgrown, is_scattered, overgrown_from
 from windowmill.checkpoints.stores import is_table
 from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.expectations import gate

@@ -35,9 +35,8 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.savepoints import keep_replaced
-from windowmill.checkpoints.state.compaction import replacing
 from windowmill.checkpoints.state.reading import open_state, read_file, reporting_damage
-from windowmill.checkpoints.state.tables import keys_of
+from windowmill.checkpoints.state.tables import keys_of, replacing
 from windowmill.checkpoints.stores import is_table, is_unavailable, remedy
 from windowmill.jobs.batch import closing, engine
 from windowmill.jobs.batch.corrections import renumbered

@@ -19,9 +19,8 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import check_conditional_writes, lease, publish_pending
 from windowmill.checkpoints.records import DeltaRecords
-from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.reading import OpenSessions
-from windowmill.checkpoints.state.tables import NeededRows, compact_partials, is_log
+from windowmill.checkpoints.state.tables import NeededRows, compact_entries, compact_partials, is_log
 from windowmill.checkpoints.stores import FAILURES, is_table, remedy, table_at
 from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.batch.forgetting import forget

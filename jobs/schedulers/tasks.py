@@ -21,10 +21,9 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.state.reading import rows_of
-from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs import json_lines
 from windowmill.jobs.conditions.spark import failing, truth

@@ -27,7 +27,7 @@ MUTANTS = {
         ),
     ],
     f"{OPENING}a_row_that_is_another_is_damage_however_it_is_read": [
-        ("restored-rows-not-verified", "checkpoints.state.tables:StateTable._rows", without("self._check.verify(...)")),
+        ("restored-rows-not-verified", "checkpoints.state.readers:DeltaState._rows", without("self.check.verify(...)")),
     ],
     f"{LOG_TABLE}a_batch_reads_the_entries_of_keys_that_it_touches_or_that_are_due": [
         ("live-rows-of-due-keys-not-read", "checkpoints.state.tables:of_keys", instead("_1 <= _2", "_1 < _2")),
@@ -38,7 +38,7 @@ MUTANTS = {
         ),
     ],
     f"{LOG_TABLE}an_altered_entry_is_told": [
-        ("live-rows-in-the-driver-not-verified", "checkpoints.state.tables:LogTable.read", without("self._check.verify(...)")),
+        ("live-rows-in-the-driver-not-verified", "checkpoints.state.readers:DeltaState.log", without("self.check.verify(...)")),
     ],
     f"{OPENING}a_newer_format_is_refused": [
         ("newer-format-accepted", "checkpoints.features:check_format", never("int(_) > FORMATS[_]")),
@@ -99,13 +99,13 @@ MUTANTS = {
         ("restored-positions-not-verified", "windowing.columnar.position_batch:advance", without("verify_once(...)")),
     ],
     f"{MIXED_BATCHES}compaction_keeps_the_rows_of_other_parts": [
-        ("compaction-drops-rows-of-other-parts", "checkpoints.state.compaction:_kept", without('_.append(f"SELECT {_} FROM {_}")')),
-        ("rows-over-positions-taken-for-live-rows", "checkpoints.state.compaction:own_rows", never('"positions" in _')),
+        ("compaction-drops-rows-of-other-parts", "checkpoints.state.tables:_kept", without('_.append(f"SELECT {_} FROM {_}")')),
+        ("rows-over-positions-taken-for-live-rows", "checkpoints.state.tables:own_rows", never('"positions" in _')),
     ],
     f"{MIXED_BATCHES}spans_are_kept_and_found_beside_the_rows_of_other_parts": [
         (
             "spans-dropped-beside-other-parts",
-            "checkpoints.state.compaction:own_rows",
+            "checkpoints.state.tables:own_rows",
             instead("Present(SLICE) | rows_of_spans(_)", "Present(SLICE)"),
         ),
     ],
