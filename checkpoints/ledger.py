@@ -7,6 +7,10 @@ fence, and of two concurrent writers exactly one wins.
 
 Opening a ledger reads only the newest batches; older ones are read on demand. So the cost of a run does not grow with the ledger. The files
 of a batch that are too many for its record are in a manifest: a file in the ledger's folder that the record names with its digest.
+
+Before its record, an attempt at a batch may leave notes of what it has finished (:class:`Notes`), so that the next attempt at the same
+batch does not compute it again. They lie in a folder of their own, and name files that no record names yet. They hold for one plan, of
+which there is a note, too.
 """
 
 from __future__ import annotations
@@ -22,7 +26,7 @@ from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.fs as pa_fs
 from pydantic import TypeAdapter, ValidationError
@@ -32,7 +36,7 @@ from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.plans import KINDS, Plan
 from windowmill.checkpoints.records import FORMAT, DeltaRecords, LedgerRecord
-from windowmill.checkpoints.stores import make_folder, remedy, store_of, use_options_of
+from windowmill.checkpoints.stores import make_folder, remedy, remove_folder, store_of, use_options_of
 from windowmill.windowing.changes import compare, describe_difference
 from windowmill.windowing.counts import Totals
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError, first_line
@@ -506,3 +510,66 @@ def prune_manifests(ledger: str, hours: int) -> int:
     for info in old:
         store.delete_file(info.path)
     return len(old)
+
+
+#: Fields in which plans of two attempts at the same batch differ; a pipeline's first record makes its ledger.
+_OF_ATTEMPT = ("attempt", "now_us", "generation")
+
+P = TypeVar("P", bound=Plan)
+
+
+class Notes:
+    """The notes in the folder ``place``."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def resumed(self, plan: P) -> P:
+        """``plan`` with the time of the attempt that left the notes, against which it judged event times, if it was one at ``plan``."""
+        noted = self.read(PLAN)
+        if noted is None:
+            return plan
+        known = json.loads(noted)
+        return replace(plan, now_us=known["now_us"]) if known["digest"] == _digest(plan) else plan
+
+    def begin(self, plan: Plan) -> None:
+        """Drop all notes, unless they are of an attempt at ``plan`` with the same time."""
+        if self.read(PLAN) != _note_of(plan):
+            self.clear()
+            self.write(PLAN, _note_of(plan))
+
+    def expire(self, batch: int) -> None:
+        """Drop all notes, unless they are of an attempt at the batch of this number."""
+        noted = self.read(PLAN)
+        if noted is None or json.loads(noted)["batch"] != batch:
+            self.clear()
+
+    def read(self, name: str) -> bytes | None:
+        """The note ``name``; null if there is none, or it is torn."""
+        try:
+            with store_of(self._place).open_input_stream(f"{name}.json") as stream:
+                digest, _, body = stream.read().partition(b"\n")
+        except FileNotFoundError:
+            return None
+        return body if digest == _checksum(body) else None
+
+    def write(self, name: str, body: bytes) -> None:
+        make_folder(self._place)
+        with store_of(self._place).open_output_stream(f"{name}.json") as stream:
+            stream.write(_checksum(body) + b"\n" + body)
+
+    def clear(self) -> None:
+        remove_folder(self._place)
+
+
+def _digest(plan: Plan) -> str:
+    fields = {name: value for name, value in stored(plan).items() if name not in _OF_ATTEMPT}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _note_of(plan: Plan) -> bytes:
+    return json.dumps({"digest": _digest(plan), "batch": plan.batch, "now_us": plan.now_us}).encode()
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode()

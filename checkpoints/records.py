@@ -28,9 +28,8 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
 from windowmill.checkpoints.data_files import remove
-from windowmill.checkpoints.delta_tables import KeptTable, actions_of, entry_name, floor_of
+from windowmill.checkpoints.delta_tables import NO_HOOKS, KeptTable, actions_of, checkpoint_if_due, entry_name, floor_of
 from windowmill.checkpoints.stores import FAILURES, create_table, is_disk_full, remedy, store_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, OutdatedLedgerError, StorageFullError, first_line
 

@@ -24,8 +24,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from windowmill.checkpoints.delta_tables import fault_of_log, newest
-from windowmill.checkpoints.features import check_format
+from windowmill.checkpoints.delta_tables import check_format, fault_of_log, newest
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.stores import remedy, says_missing, store_of
 from windowmill.windowing.axis import AXIS_BEGIN

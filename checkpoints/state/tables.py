@@ -27,8 +27,7 @@ from deltalake import ColumnProperties, DeltaTable, QueryBuilder, WriterProperti
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile, FileWriter
-from windowmill.checkpoints.delta_tables import files_of, newest
-from windowmill.checkpoints.features import delta_rs_can_write, own_commit
+from windowmill.checkpoints.delta_tables import delta_rs_can_write, files_of, newest, own_commit
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.reading import (
     EVERYTHING,

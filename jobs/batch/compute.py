@@ -14,11 +14,10 @@ from typing import Any
 import pyarrow as pa
 
 from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.committer import ReplacedRange
 from windowmill.checkpoints.data_files import DataFile, remove
-from windowmill.checkpoints.delta_tables import newest
-from windowmill.checkpoints.features import delta_rs_can_write
+from windowmill.checkpoints.delta_tables import delta_rs_can_write, newest
 from windowmill.checkpoints.plans import Plan
-from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_in_batches
 from windowmill.checkpoints.stores import is_table, use_options
 from windowmill.jobs.batch.applying import carried_of, with_gaps
@@ -26,8 +25,17 @@ from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job, Step, 
 from windowmill.jobs.layouts.base import BatchSurvey, Part
 from windowmill.jobs.layouts.carried import CarriedPart, carry
 from windowmill.jobs.layouts.input import Emission
-from windowmill.jobs.layouts.output import Output, Published, check_balance, combine_counts, quarantine_schema, quarantined
-from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
+from windowmill.jobs.layouts.output import (
+    RETURNED,
+    Output,
+    Published,
+    check_balance,
+    collect_results,
+    combine_counts,
+    encode_result,
+    quarantine_schema,
+    quarantined,
+)
 from windowmill.jobs.schedulers import local, tasks
 from windowmill.jobs.schedulers.exchange import REFUSED_SCHEMA, Exchange, OutputWriter, Target, Targets, task_number
 from windowmill.jobs.schedulers.file_rows import FileRows

@@ -11,7 +11,7 @@ from typing import Any
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import missing, remove
-from windowmill.checkpoints.finished import Notes
+from windowmill.checkpoints.ledger import Notes
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.state.readers import DeltaState
@@ -19,8 +19,7 @@ from windowmill.checkpoints.stores import Options, options_of
 from windowmill.jobs.layouts.base import Part
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Emission, TableInput
-from windowmill.jobs.layouts.output import Output, Role
-from windowmill.jobs.layouts.returning import decoded, encoded, returnable
+from windowmill.jobs.layouts.output import Output, Role, decoded, encoded, returnable
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import NO_ANSWERS, Answers, PlainRows
 from windowmill.windowing.columnar.hashes import RowCheck

@@ -14,8 +14,7 @@ from deltalake.exceptions import DeltaError
 from windowmill.checkpoints import protocol, stores
 from windowmill.checkpoints.batches import Changes, Outcome
 from windowmill.checkpoints.delta_tables import tables_kept
-from windowmill.checkpoints.finished import Notes
-from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.ledger import Ledger, Notes
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places, Runnable
 from windowmill.checkpoints.plans import Plan, RestatePlan

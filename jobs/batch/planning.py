@@ -13,7 +13,7 @@ from typing import Any
 
 from windowmill.checkpoints.batches import Batch, state_plans
 from windowmill.checkpoints.committer import error_of
-from windowmill.checkpoints.features import check_appendable, check_writable_features
+from windowmill.checkpoints.delta_tables import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables, refuse_committed, verify, verify_table_versions
 from windowmill.checkpoints.places import Runnable

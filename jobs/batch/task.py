@@ -13,7 +13,7 @@ from windowmill.checkpoints.stores import use_options
 from windowmill.jobs.batch.job import ComputedBatch, Job, Step
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
+from windowmill.jobs.layouts.output import RETURNED, collect_results, encode_result
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.access import DataFrame, SparkSession, map_in_arrow, mapped
 from windowmill.windowing.errors import WindowmillError

@@ -35,7 +35,7 @@ from windowmill.expectations.suites import COLUMNS, windows_of
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.layouts.limits import MAX_VALIDATED_IN_PANDAS
-from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
+from windowmill.jobs.layouts.output import RETURNED, collect_results, encode_result
 from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.spark.access import DataFrame, SparkSession, access_to, map_in_arrow, parquet_rows
 from windowmill.jobs.spark.spark_settings import literal_path

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan
-from windowmill.jobs.layouts.returning import returnable
+from windowmill.jobs.layouts.output import returnable
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.plain_rows import PlainRows

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 
 from windowmill.checkpoints.state.reading import ReadLimit
-from windowmill.jobs.layouts.returning import returnable
 from windowmill.jobs.sources.base import AddedFile
 from windowmill.windowing.kernels.layout import Layout
 
@@ -54,12 +53,10 @@ MAX_VALIDATED_IN_PANDAS = 1_000_000
 _SMALLER = "(source.options.{}PerTrigger makes batches smaller)"
 
 
-@returnable
 class TooLargeError(Exception):
     """A batch is beyond what one process computes; the text says what exceeds which limit."""
 
 
-@returnable
 class OnlySparkError(TooLargeError):
     """Only Spark can read the batch's rows, or evaluate the spec on them; the text says which."""
 

@@ -30,8 +30,7 @@ from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.stores import Options, filesystem_of, use_options
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.base import Lifted, MapReduce, StateWanted, written
-from windowmill.jobs.layouts.output import Output, Published, Role, RowWriter, restored_kinds
-from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
+from windowmill.jobs.layouts.output import RETURNED, Output, Published, Role, RowWriter, collect_results, encode_result, restored_kinds
 from windowmill.jobs.sources.plain_files import Tasks, number_of_bytes, number_of_rows
 from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
 from windowmill.jobs.spark.spark_settings import is_short_run

@@ -23,7 +23,7 @@ from windowmill.jobs.conditions.truths import read_by
 from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.base import columns_read, conditions_read
 from windowmill.jobs.layouts.lateness import watermarks_at_arrival, with_arrival
-from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result, returnable
+from windowmill.jobs.layouts.output import RETURNED, collect_results, encode_result, returnable
 from windowmill.jobs.schedulers.exchange import ROWS_PER_PARTITION, RowsOfFiles, numbers_in
 from windowmill.jobs.sources.delta_log import span as span_of
 from windowmill.jobs.sources.plain_files import CheckedFile, FilePart, NotPlainError, RowGroup, Tasks, all_examined, divided, number_of_rows

@@ -38,8 +38,7 @@ from windowmill.jobs.layouts.base import (
     emits_within_range_only,
 )
 from windowmill.jobs.layouts.lateness import JUDGED_BY, marked, too_late_among, usable, usable_times
-from windowmill.jobs.layouts.output import FAILURE, JSON, Output, entries, failure_of, quarantined
-from windowmill.jobs.layouts.returning import RETURNED, encode_result
+from windowmill.jobs.layouts.output import FAILURE, JSON, RETURNED, Output, encode_result, entries, failure_of, quarantined
 from windowmill.jobs.schedulers.exchange import (
     Exchange,
     OutputWriter,

@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
-from windowmill.checkpoints.features import FORMAT, FORMATS, check_format
+from windowmill.checkpoints.delta_tables import FORMAT, FORMATS, check_format
 from windowmill.checkpoints.state import reading
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit, open_state

@@ -11,7 +11,7 @@ import shutil
 import pytest
 
 from tests.faults.machine import WANTED, Machine, take, take_those_wanted
-from windowmill.checkpoints import upkeep
+from windowmill.checkpoints import delta_tables
 from windowmill.checkpoints.state import tables
 from windowmill.jobs.batch import closing
 
@@ -28,7 +28,7 @@ def machine(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(Machine, "_prepared", {})
     Machine.done.clear()
     monkeypatch.setattr(tables, "FEW_FILES", 6)
-    monkeypatch.setattr(upkeep, "FEW_FILES", 6)
+    monkeypatch.setattr(delta_tables, "FEW_FILES", 6)
     monkeypatch.setattr(closing, "MERGED_EVERY", 4)
     yield Machine
     shutil.rmtree(tmp_path)

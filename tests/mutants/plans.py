@@ -11,7 +11,7 @@ CHANGES = "tests/jobs/test_applied_changes.py::test_"
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
     f"{CHANGES}only_windows_after_the_instant_asked_for_are_filled": [
-        ("rows-of-dropped-windows-replaced", "checkpoints.replacing:ReplacedRange.within", never("self.windows is not None")),
+        ("rows-of-dropped-windows-replaced", "checkpoints.committer:ReplacedRange.within", never("self.windows is not None")),
         ("history-published-whole", "jobs.layouts.output:Published.of", instead("rows.filter(_)", "rows")),
         ("columns-of-new-aggregates-missed", "jobs.batch.compute:_computed", instead("widens = applies or _1", "widens = _1")),
     ],

@@ -41,7 +41,7 @@ MUTANTS = {
         ("live-rows-in-the-driver-not-verified", "checkpoints.state.readers:DeltaState.log", without("self.check.verify(...)")),
     ],
     f"{OPENING}a_newer_format_is_refused": [
-        ("newer-format-accepted", "checkpoints.features:check_format", never("int(_) > FORMATS[_]")),
+        ("newer-format-accepted", "checkpoints.delta_tables:check_format", never("int(_) > FORMATS[_]")),
     ],
     f"{OPENING}a_missing_column_is_damage": [
         ("missing-state-column-null", "checkpoints.state.reading:read_file", without("require_columns(...)")),
@@ -64,10 +64,10 @@ MUTANTS = {
         ),
     ],
     f"{PARTIAL_TABLE}rows_that_another_attempt_appends_meanwhile_are_not_lost": [
-        ("compaction-over-what-came-since", "checkpoints.features:own_commit", without("max_commit_retries=0")),
+        ("compaction-over-what-came-since", "checkpoints.delta_tables:own_commit", without("max_commit_retries=0")),
     ],
     f"{UPKEEP}what_others_keep_in_the_folder_of_a_table_stays": [
-        ("files-of-others-vacuumed", "checkpoints.upkeep:vacuum", without("_are_of_others(...)")),
+        ("files-of-others-vacuumed", "checkpoints.delta_tables:vacuum", without("_are_of_others(...)")),
     ],
     (f"{KEPT_TABLES}a_table_that_was_made_anew_is_another", f"{KEPT_TABLES}an_older_copy_put_back_is_seen"): [
         (
