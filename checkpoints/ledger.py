@@ -54,15 +54,11 @@ READ_AT_ONCE = 4_096
 NEW_SINK = "give the new definition its own sink and backfill it there"
 #: Most files whose entries a record holds itself, each about a kilobyte.
 MAX_FILES = 32
+_parser: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def status_of(verdict: str) -> Status:
     return "held" if verdict == "held" else "abandoned" if verdict == "abandoned" else "committed"
-
-
-def add_batch(totals: Totals, plan: Plan, outcome: Outcome) -> Totals:
-    """The ``totals`` after one more committed batch."""
-    return plan.totals_after(totals, outcome.published_counts)
 
 
 def stored(plan: Plan) -> dict[str, Any]:
@@ -74,7 +70,7 @@ def totals_of(batches: Iterable[Batch], before: Totals | None = None) -> Totals:
     totals = before or Totals()
     for batch in batches:
         if batch.status == "committed":
-            totals = add_batch(totals, batch.plan, batch.outcome)
+            totals = batch.plan.totals_after(totals, batch.counts)
     return totals
 
 
@@ -237,11 +233,6 @@ def _missing(whole: Any, values: Any) -> str | None:
     )
 
 
-@cache
-def _parser(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 def _corrupt(path: str, what: str) -> LedgerCorruptError:
     return LedgerCorruptError(f"ledger {path}: {what}; restore the folder from a copy, nothing has been changed")
 
@@ -279,6 +270,12 @@ class Ledger:
         records = self._store.load()
         self._batches = assemble(records, self.path, integer_axis=self._integer_axis)
         self._records = records
+        newest = self._batches[-1] if self._batches else None
+        self.newest: Batch | None = newest
+        #: Number of batches, a held one included; also the number of the next batch.
+        self.count = newest.number + 1 if newest else 0
+        #: The batch that a critical expectation holds back: recorded, but not published.
+        self.held_batch = newest if newest and newest.status == "held" else None
 
     def batches(self) -> list[Batch]:
         """All batches, oldest first; reads the whole ledger."""
@@ -297,15 +294,6 @@ class Ledger:
     def since(self, first: int) -> list[Batch]:
         self._reach(first)
         return [batch for batch in self._batches if batch.number >= first]
-
-    @property
-    def count(self) -> int:
-        """Number of batches, a held one included; also the number of the next batch."""
-        return self._batches[-1].number + 1 if self._batches else 0
-
-    @property
-    def newest(self) -> Batch | None:
-        return self._batches[-1] if self._batches else None
 
     @property
     def totals(self) -> Totals:
@@ -340,11 +328,6 @@ class Ledger:
         """Number of the first batch that has not been committed."""
         return self.count - (self.held_batch is not None)
 
-    @property
-    def held_batch(self) -> Batch | None:
-        """The batch that a critical expectation holds back: recorded, but not published."""
-        return self._batches[-1] if self._batches and self._batches[-1].status == "held" else None
-
     def changes_of(self, batch: Batch) -> Mapping[str, Changes]:
         """What ``batch`` changes in its tables, by role; raises ``LedgerCorruptError`` if its manifest is gone or damaged."""
         if batch.manifest is None:
@@ -365,7 +348,7 @@ class Ledger:
     @property
     def generation(self) -> str:
         """Identity of this ledger; before the first plan, the one that the plan will record."""
-        return self._batches[-1].plan.generation if self._batches else self._new_generation
+        return self.newest.plan.generation if self.newest else self._new_generation
 
     def as_computed(self, pipeline: Pipeline) -> Pipeline | None:
         """``pipeline`` with the meaning of its last batch, by which state and results were computed; its spec may have changed since.
@@ -404,7 +387,7 @@ class Ledger:
         """
         if self.held_batch is not None or plan.batch != self.count:
             raise FencedError(f"ledger {self.path}: batch {plan.batch} has been recorded by another attempt; nothing more to do")
-        body: dict[str, Any] = {PLAN: stored(plan), CHANGES: _as_json(changes)}
+        body: dict[str, Any] = {PLAN: stored(plan), CHANGES: {role: asdict(each) for role, each in changes.items()}}
         if self.asked_by is not None:
             body[BY] = self.asked_by
         if sum(len(each.files) + len(each.removes) for each in changes.values()) > MAX_FILES:
@@ -422,13 +405,13 @@ class Ledger:
         others = {role: written for role, written in self.written().items() if written.batch != held.number}
         accepted = {role: written for role, written in others.items() if written.digest is None}
         outcome = replace(outcome, written=held.outcome.written | accepted)
-        body = {CHANGES: {} if validation is None else _as_json({"quality": validation}), BY: by}
+        body = {CHANGES: {} if validation is None else {"quality": asdict(validation)}, BY: by}
         self._append(RULING, held.plan, outcome, body, at)
 
     def _append(self, kind: str, plan: Plan, outcome: Outcome, body: dict[str, Any], at: datetime) -> None:
         body[OUTCOME] = asdict(outcome)
         if status_of(outcome.verdict) == "committed":
-            body[TOTALS] = asdict(add_batch(self.totals, plan, outcome))
+            body[TOTALS] = asdict(plan.totals_after(self.totals, outcome.published_counts))
         # A ruling has an id of its own, so that one made by another attempt is not taken for it.
         record = LedgerRecord(FORMAT, kind, plan.batch, plan.attempt if kind == BATCH else uuid.uuid4().hex[:12], at, json.dumps(body))
         try:
@@ -463,10 +446,6 @@ class Ledger:
             check_joined(older, self._batches, self.path)
             self._batches[:0] = older
             have = start
-
-
-def _as_json(changes: Mapping[str, Changes]) -> dict[str, Any]:
-    return {role: asdict(each) for role, each in changes.items()}
 
 
 def _manifests_of(ledger: str) -> str:

@@ -11,11 +11,9 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import count
 from typing import Any
 
-import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
@@ -147,7 +145,7 @@ class OwnTable:
     def change_at(self, version: int) -> Change | None:
         """The commit that created ``version``; none if the log no longer contains it."""
         try:
-            with self._files.open_input_file(entry_name(version)) as stream:
+            with store_of(self.place).open_input_file(entry_name(version)) as stream:
                 return _change(version, actions_of(stream.read()))
         except FileNotFoundError:
             return None
@@ -191,10 +189,6 @@ class OwnTable:
             )
         return found
 
-    @cached_property
-    def _files(self) -> pa_fs.FileSystem:
-        return store_of(self.place)
-
     def _load(self) -> DeltaTable | None:
         try:
             return existing(self.place)
@@ -223,17 +217,15 @@ def _change(version: int, actions: list[dict[str, Any]]) -> Change:
         for kind in ("add", "remove"):
             if kind in action:
                 files[kind, bool(action[kind].get("dataChange", True))].add(identity_of(action[kind]))
-    transactions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}
-    added, moved_in, removed, moved_out = map(frozenset, files.values())
-    return Change(version, str(info.get("operation", "?")), added, removed, _note(info), transactions, moved_in, moved_out)
-
-
-def _note(info: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         note = json.loads(info.get("userMetadata") or "{}")
     except ValueError:
-        return {}
-    return note if isinstance(note, dict) and ("generation" in note or "windowmill" in note) else {}
+        note = {}
+    if not isinstance(note, dict) or note.keys().isdisjoint(("generation", "windowmill")):
+        note = {}
+    transactions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}
+    added, moved_in, removed, moved_out = map(frozenset, files.values())
+    return Change(version, str(info.get("operation", "?")), added, removed, note, transactions, moved_in, moved_out)
 
 
 def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> None:

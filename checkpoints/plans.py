@@ -106,11 +106,6 @@ class Plan(_Kinds):
         return self.from_version
 
     @property
-    def reads_state(self) -> bool:
-        """Whether it continues from the state of the batches before it."""
-        return not self.replaces_state
-
-    @property
     def recounts(self) -> bool:
         """Whether it counts rows of the source in place of those that earlier batches have counted."""
         return self.replaces_state and not self.changes_spec
@@ -200,10 +195,6 @@ class BackfillPlan(Plan):
     @property
     def replaces_state(self) -> bool:
         return self.read_from is not None
-
-    @property
-    def reads_state(self) -> bool:
-        return False
 
     @property
     def replaced(self) -> tuple[int, int] | None:

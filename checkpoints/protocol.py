@@ -215,7 +215,12 @@ def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[P
     note = {"generation": plan.generation, "batch": plan.batch, "attempt": plan.attempt, "verdict": batch.verdict}
 
     def of(role: str, each: Changes, name: str = "", **more: Any) -> Publication:
-        rewrites = _rewriting(ledger, plan, role)
+        rewrites: Callable[[str, DeltaTable], Rewritten] | None = None  # finds the files with rows that the plan removes
+        match plan:
+            case RestorePlan() if role in ("sink", "quarantine"):
+                rewrites = partial(UndoneFiles.of, plan=plan, role=role)
+            case PurgePlan():
+                rewrites = partial(ErasedFiles.of, role=role, keys=KeysFile(ledger.path, plan.attempt).read)
         return Publication(role, plan.app_id(name or role), plan.batch, each, note | {"digest": each.digest}, rewrites=rewrites, **more)
 
     due = [of("quality", changes["quality"])] if "quality" in changes else []
@@ -226,16 +231,6 @@ def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[P
     elif batch.status == "held" and "sink" in changes:
         due.append(of("held", replace(changes["sink"], kept=(), removes=(), replaces=None), replaces_all=True))
     return due
-
-
-def _rewriting(ledger: Ledger, plan: Plan, role: str) -> Callable[[str, DeltaTable], Rewritten] | None:
-    """Finds the files with rows that ``plan`` removes; null if it removes none from the table with this ``role``."""
-    match plan:
-        case RestorePlan() if role in ("sink", "quarantine"):
-            return partial(UndoneFiles.of, plan=plan, role=role)
-        case PurgePlan():
-            return partial(ErasedFiles.of, role=role, keys=KeysFile(ledger.path, plan.attempt).read)
-    return None
 
 
 def _found(batch: Batch, table: OwnTable, publication: Publication, *, anywhere: bool = False) -> BatchCommit | None:

@@ -140,11 +140,6 @@ class RecordFile:
         match = _NAME.fullmatch(self.path)
         return int(match["level"]) if match else 0
 
-    @property
-    def statistics(self) -> str:
-        ends = {"minValues": {"batch": self.first}, "maxValues": {"batch": self.last}}
-        return json.dumps({"numRecords": self.records, **ends, "nullCount": {"batch": 0}})
-
 
 def packed(records: Sequence[LedgerRecord], level: int) -> tuple[RecordFile, bytes]:
     """A new file of ``records`` and its bytes; its unique name contains the CRC-32 of the bytes."""
@@ -225,15 +220,13 @@ def _rows(content: bytes, *, trusted: bool) -> list[dict[str, Any]]:
         raise ValueError(f"it declares {declared:,} bytes and {metadata.num_rows:,} rows")
     known = [name for name in SCHEMA.names if name in reader.schema_arrow.names]
     table = reader.read(columns=known, use_threads=False)
-    columns = {name: _values(table.column(name)) for name in known}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _values(column: pa.ChunkedArray) -> list[Any]:
+    columns = dict(zip(known, table.columns, strict=True))
+    instants = {name for name, column in columns.items() if column.type == _AT}
     # pyarrow imports pandas to convert timestamps, which takes longer than the rest of a run that finds nothing new.
-    instants = column.type == _AT
-    values: list[Any] = (column.cast(pa.int64()) if instants else column).to_pylist()
-    return [value if value is None else _EPOCH + timedelta(microseconds=value) for value in values] if instants else values
+    values = {name: (column.cast(pa.int64()) if name in instants else column).to_pylist() for name, column in columns.items()}
+    for name in instants:
+        values[name] = [at if at is None else _EPOCH + timedelta(microseconds=at) for at in values[name]]
+    return [dict(zip(known, cells, strict=True)) for cells in zip(*values.values(), strict=True)]
 
 
 class DeltaRecords:
@@ -417,13 +410,14 @@ class DeltaRecords:
             settings = {"mode": "error", "name": "windowmill ledger", "configuration": CONFIGURATION}
             self._table = create_table(self._path, SCHEMA, **settings)
         table, store = self._table, store_of(self._table.table_uri)
+        now = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = []
         for file, content in added:
             with store.open_output_stream(file.path, buffer_size=1 << 16) as stream:  # deltalake takes no unbuffered pyarrow writes
                 stream.write(content)
-        now = time.time_ns() // 1_000_000
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size_bytes, {}, now, data_change, file.statistics) for file, _ in added
-        ]
+            ends = {"minValues": {"batch": file.first}, "maxValues": {"batch": file.last}}
+            statistics = json.dumps({"numRecords": file.records, **ends, "nullCount": {"batch": 0}})
+            actions.append(AddAction(file.path, file.size_bytes, {}, now, data_change, statistics))
         actions += [RemoveAction(file.path, data_change, now, file.size_bytes) for file in removed]
         count = self._count + sum(file.records for file, _ in added) - sum(file.records for file in removed)
         # No retries: a retry would rebase onto the other writer's record, and both would have planned or committed the same batch.

@@ -175,11 +175,6 @@ def between(column: str, low: int, high: int) -> Where:
     return ColumnComparison(column, ">=", low) & ColumnComparison(column, "<", high)
 
 
-def any_present(columns: Collection[str]) -> Where:
-    """One of ``columns`` is not null."""
-    return Either(tuple(map(Present, columns)))
-
-
 def _may_lie(value: int, bounds: list[Any]) -> bool:
     low, high = bounds
     return (low is None or low <= value) and (high is None or high >= value)
@@ -252,12 +247,12 @@ def rows_of_part(wanted: Wanted) -> Where:
     """All rows of the part that has the ``wanted`` ones, in a table that may have rows of others."""
     if isinstance(wanted, OpenSessions):
         return Present(GAP)
-    return any_present((SLICE, *wanted.columns) if isinstance(wanted, WithSpans) else (SLICE,))
+    return Either(tuple(map(Present, (SLICE, *(wanted.columns if isinstance(wanted, WithSpans) else ())))))
 
 
 def rows_of_spans(columns: Collection[str]) -> Where:
     """The rows that hold spans, of which each has at least one of ``columns``."""
-    return Present(SLICE, present=False) & any_present(columns)
+    return Present(SLICE, present=False) & Either(tuple(map(Present, columns)))
 
 
 def rows_of(wanted: Wanted) -> Where:

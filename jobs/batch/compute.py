@@ -50,7 +50,7 @@ from windowmill.windowing.counts import Counts
 def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untimed) -> ComputedBatch:
     """Compute a small batch, of rows ``given`` by Spark or read here; raises ``TooLargeError`` if Spark has to."""
     batch, every = job.input, job.parts()
-    parts, targets = job.computed(every), _targets(job, every)
+    parts, targets = [part for part in every if part.name not in job.plan.keeps], _targets(job, every)
     with step("survey", "which windows the new rows complete"):
         surveyed = local.survey(batch, parts, given)
     new = surveyed.new
@@ -61,7 +61,8 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
         if judged is not None and (refused := judged.refused()) is not None:
             writer.quarantined(quarantined(refused, batch.columns.struct.names, batch.pipeline, job.plan, job.paths))
         output = counts + _keep_state(job, writer) + writer.output()
-        output = _with_read(job, output, surveyed)
+        output = replace(output, counts=output.counts + Counts(rows_read=surveyed.rows_read))
+        check_balance(job.input, output.counts)
         return _computed_here(job, targets, surveyed, output)
 
 
@@ -86,13 +87,6 @@ def _computed_here(job: Job, targets: Targets, surveyed: BatchSurvey[Any], outpu
     return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
 
 
-def _with_read(job: Job, output: Output, surveyed: BatchSurvey[Any]) -> Output:
-    """``output`` with the counts of the rows that were read; raises ``WindowmillError`` if they do not balance."""
-    counts = output.counts + Counts(rows_read=surveyed.rows_read)
-    check_balance(job.input, counts)
-    return replace(output, counts=counts)
-
-
 def _keep_state(job: Job, writer: OutputWriter) -> Output:
     """Write the stored rows of the state that the batch of a changed spec keeps as they are."""
     plan, runnable = job.plan, job.runnable
@@ -107,7 +101,7 @@ def _keep_state(job: Job, writer: OutputWriter) -> Output:
 def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: FinishedShares | None) -> ComputedBatch:
     """Compute a batch of any size on Spark, whose tasks write the files; ``finished`` keeps the output of each share of the keys."""
     every = job.parts()
-    parts, targets = job.computed(every), _targets(job, every)
+    parts, targets = [part for part in every if part.name not in job.plan.keeps], _targets(job, every)
     with step("survey", "which windows the new rows complete"):
         surveyed = tasks.survey(spark, job.input, parts)
     new = surveyed.new
@@ -126,7 +120,8 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
             with OutputWriter(targets) as writer:
                 output += _keep_state(job, writer) + writer.output()
             done.append(output)
-            output = _with_read(job, output, surveyed)
+            output = replace(output, counts=output.counts + Counts(rows_read=surveyed.rows_read))
+            check_balance(job.input, output.counts)
             replaced = _replaced(job, surveyed.emission)
             if replaced is not None and replaced.partly:
                 numbers = spark.range(0, len(replaced.partly), 1, len(replaced.partly))

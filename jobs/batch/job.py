@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -81,10 +81,6 @@ class Job:
 
     def parts(self) -> list[Part]:
         return parts_of(self.input, self.state)
-
-    def computed(self, parts: Sequence[Part]) -> list[Part]:
-        """Those of ``parts`` that the batch computes; a changed spec keeps the stored state of the others."""
-        return [part for part in parts if part.name not in self.plan.keeps]
 
 
 @returnable

@@ -267,10 +267,10 @@ class _Steps:
             return compute_from_state(self.job, self.progress.step)
         in_a_task = True
         # A batch without rows is not worth the start of a task.
-        if engine.tries_this_process(self.pipeline) or not self.job.input.files:
+        if engine.tries_this_process(self.pipeline) or not self.job.reading.files:
             from windowmill.jobs.batch.compute import compute_locally
 
-            if self.job.input.files and not hopping_windows.is_compiled:
+            if self.job.reading.files and not hopping_windows.is_compiled:
                 self.progress.say("  compiling kernels, once on this machine: a minute or more (`windowmill setup` does it beforehand)")
             try:
                 computed = compute_locally(self.job, step=self.progress.step)
@@ -288,7 +288,7 @@ class _Steps:
 
     def _computed_by_spark(self, *, in_a_task: bool) -> ComputedBatch:
         closing.import_engine(self.pipeline)  # while a JVM that a cold run has begun is starting
-        if self.job.input.plain is None and self.job.input.files:
+        if self.job.input.plain is None and self.job.reading.files:
             with self.progress.step("conditions", "those that only Spark evaluates"):
                 self.job = replace(self.job, answers=answers_of(self.job.input, self.spark(), self.job.options))
         if in_a_task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.plans import Plan
-from windowmill.jobs.layouts.output import returnable
-from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
+from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.unusable_rows import EventTimes
@@ -23,7 +22,6 @@ from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock, LatenessRule
 
 
-@returnable
 @dataclass(frozen=True, slots=True)
 class Emission:
     """Progress along the time axis with one batch."""
@@ -43,24 +41,6 @@ class Emission:
 
     def clock(self, rule: LatenessRule) -> Clock:
         return Clock(rule.lateness, BEFORE if self.seen is None else self.seen, self.watermark, self.since)
-
-
-def emission_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_within_range_only: bool = True) -> Emission:
-    """The emission of ``plan`` after times up to ``seen``.
-
-    ``emits_within_range_only``: a backfill that builds the state leaves later windows to runs.
-    """
-    emission = _windows_of(rule, plan, seen, emits_within_range_only=emits_within_range_only)
-    closed = rule.watermark_of(emission.emitted)
-    # Not the interval's own end: an earlier batch may have asserted a later one.
-    watermark = closed if rule.asserted or emission.seen is None else rule.watermark(emission.seen)
-    if (plan.rereads or plan.replaces_state) and emission.emitted is not None:
-        # A restatement may have moved the watermark past windows that are not emitted yet: the next run emits them.
-        watermark = min(watermark, closed)
-    if plan.range is None:
-        return replace(emission, watermark=watermark, since=rule.watermark_of(None if plan.replaces_state else plan.emitted))
-    ends = emission.after, AXIS_END if plan.builds_state else emission.through
-    return replace(emission, watermark=watermark, ends=ends)
 
 
 def _windows_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_within_range_only: bool) -> Emission:
@@ -210,7 +190,7 @@ class TableInput(SourceInput):
             check=check,
             kept_gaps=plan.keeps_gaps,
             has_unread=source.has_unread,
-            reads_state=plan.reads_state,
+            reads_state=plan.range is None and not plan.replaces_state,
             recomputes_range=plan.range is not None and not plan.builds_state,
             is_limited=True,
             runnable=runnable,
@@ -220,12 +200,23 @@ class TableInput(SourceInput):
             plain=plain,
         )
 
-    @property
-    def files(self) -> Sequence[AddedFile]:
-        return self.reading.files
-
     def emission(self, seen: int | None, *, emits_within_range_only: bool = True) -> Emission:
-        return emission_of(self.rule, self.plan, seen, emits_within_range_only=emits_within_range_only)
+        """The emission of the plan after times up to ``seen``.
+
+        ``emits_within_range_only``: a backfill that builds the state leaves later windows to runs.
+        """
+        rule, plan = self.rule, self.plan
+        emission = _windows_of(rule, plan, seen, emits_within_range_only=emits_within_range_only)
+        closed = rule.watermark_of(emission.emitted)
+        # Not the interval's own end: an earlier batch may have asserted a later one.
+        watermark = closed if rule.asserted or emission.seen is None else rule.watermark(emission.seen)
+        if (plan.rereads or plan.replaces_state) and emission.emitted is not None:
+            # A restatement may have moved the watermark past windows that are not emitted yet: the next run emits them.
+            watermark = min(watermark, closed)
+        if plan.range is None:
+            return replace(emission, watermark=watermark, since=rule.watermark_of(None if plan.replaces_state else plan.emitted))
+        ends = emission.after, AXIS_END if plan.builds_state else emission.through
+        return replace(emission, watermark=watermark, ends=ends)
 
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:

@@ -71,16 +71,11 @@ def rows_within(limit: int, layout: Layout | None) -> int:
     return limit if layout is None else min(limit, MAX_NUMBERS // max(1, _width(layout)))
 
 
-def are_few_rows(n_rows: int, layout: Layout | None) -> bool:
-    """Whether this process computes ``n_rows`` new rows, if each may become a partial."""
-    return n_rows <= rows_within(MAX_ROWS, layout)
-
-
 def check_rows(n_rows: int, layout: Layout | None) -> None:
     """Raise ``TooLargeError`` if ``n_rows`` new rows are too many for this process."""
-    if are_few_rows(n_rows, layout):
-        return
     most = rows_within(MAX_ROWS, layout)
+    if n_rows <= most:
+        return
     if layout is None or most == MAX_ROWS:
         raise too_many(n_rows, "new rows", MAX_ROWS)
     raise too_many(n_rows, f"new rows, whose aggregates keep {_width(layout):,} numbers a row and window", most)

@@ -19,6 +19,7 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.json_lines import to_json
+from windowmill.jobs.layouts.input import Emission, TableInput
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.sources.unusable_rows import REASONS, TOO_LATE, details_of, with_texts
 from windowmill.windowing import errors
@@ -32,7 +33,6 @@ from windowmill.windowing.errors import WindowmillError
 if TYPE_CHECKING:
     from windowmill.checkpoints.plans import Plan
     from windowmill.jobs.layouts.base import Part
-    from windowmill.jobs.layouts.input import TableInput
     from windowmill.windowing.spec import Pipeline
 
 #: The column of a task's result, as :func:`encoded`.
@@ -40,7 +40,8 @@ RETURNED = pa.schema([("returned", pa.binary())])
 
 T = TypeVar("T", bound=type)
 
-_KNOWN: dict[str, type] = {kind.__name__: kind for kind in (Changes, DataFile, Counts, WindowRows, TooLargeError, OnlySparkError)}
+_RETURNED = (Changes, DataFile, Counts, WindowRows, Emission, TooLargeError, OnlySparkError)
+_KNOWN: dict[str, type] = {kind.__name__: kind for kind in _RETURNED}
 _KNOWN |= {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.WindowmillError)}
 _SEQUENCES = {kind.__name__: kind for kind in (tuple, list, set, frozenset)}
 #: The table that rows are for: ``retracted`` are rows of the sink that retract windows; ``refused`` are numbers of refused rows, which only
@@ -132,8 +133,8 @@ def combine_counts(parts: Sequence[Part], done: Sequence[Output], refused: int) 
 def check_balance(batch: TableInput, counts: Counts) -> None:
     """Raise ``WindowmillError`` if the rows of ``batch`` do not balance."""
     filtered, read = batch.runnable.source.filter is not None, counts.rows_read
-    by_log, is_known = sum(file.rows or 0 for file in batch.files), all(file.rows is not None for file in batch.files)
-    may_be_fewer = filtered or not all(file.is_counted for file in batch.files)
+    by_log, is_known = sum(file.rows or 0 for file in batch.reading.files), all(file.rows is not None for file in batch.reading.files)
+    may_be_fewer = filtered or not all(file.is_counted for file in batch.reading.files)
     is_balanced = read == counts.rows_applied + counts.rows_quarantined
     if not is_balanced or (is_known and (read > by_log or (read < by_log and not may_be_fewer))):
         raise WindowmillError(

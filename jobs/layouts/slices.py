@@ -247,7 +247,7 @@ def _check_partials(rows: pa.Table, stage: SliceStage) -> None:
     n_rows, layout = rows.num_rows, stage.layout
     if stage.intervals is not None and (n := int(stage.intervals.most_partials(rows).sum())) > limits.MAX_PARTIALS:
         raise limits.too_many(n, "starts of windows that events cross", limits.MAX_PARTIALS)
-    if limits.are_few_rows(n_rows, layout):
+    if n_rows <= limits.rows_within(limits.MAX_ROWS, layout):
         return
     # With interval events, or revisions, each row may have partials of its own.
     own = stage.intervals is not None or stage.revises

@@ -183,7 +183,7 @@ def without_watermark(rows: DataFrame) -> DataFrame:
 
 def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> BatchSurvey[FileRows | NumberedRows]:
     stops = emits_within_range_only(batch, parts)
-    if not batch.files:
+    if not batch.reading.files:
         return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=stops))
     every = batch.rule.revises and any(part.needs_arrival_watermark for part in parts)
     new: FileRows | NumberedRows | None = FileRows.surveyed(spark, batch, [part.reading for part in parts], every=every)
