@@ -28,10 +28,9 @@ from pydantic import TypeAdapter
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Result, ratios
-from windowmill.checkpoints.batches import Outcome
+from windowmill.checkpoints.batches import Outcome, RunPlan
 from windowmill.checkpoints.ledger import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, Ledger, stored
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.plans import RunPlan
 from windowmill.checkpoints.records import FAN, FORMAT, LAST_LEVEL, DeltaRecords, LedgerRecord, packed, sealed
 from windowmill.jobs.batch import planning
 from windowmill.jobs.runnables import runnable_of

@@ -107,11 +107,11 @@ class Committer(Protocol):
         """Commit ``publication`` to the table at ``place``; after an error, the commit may have been made or not."""
 
 
+@dataclass(frozen=True)
 class DeltaRsCommitter:
     """Commits by delta-rs; leaves tables that it cannot write to another committer, ``beyond``."""
 
-    def __init__(self, beyond: Committer | None = None) -> None:
-        self._beyond = beyond
+    beyond: Committer | None = None
 
     def check(self, place: str, role: str, changes: Changes) -> None:
         table = existing(place)
@@ -178,9 +178,9 @@ class DeltaRsCommitter:
                 f"{role} {place}: {reason}, so only Spark could write it, and on object storage Spark overwrites commits of other writers; "
                 "drop the feature (ALTER TABLE … DROP FEATURE), or give the pipeline another sink"
             )
-        if self._beyond is None:
+        if self.beyond is None:
             raise error_of(role)(f"{role} {place}: {reason}; only `windowmill run` can write it, by Spark")
-        return self._beyond
+        return self.beyond
 
 
 def beyond_delta_rs(role: str, table: DeltaTable | None, changes: Changes) -> str | None:
@@ -295,7 +295,11 @@ def _misfit(role: str, table: DeltaTable, changes: Changes) -> str | None:
         return f"has no column {missed[0].name}, which the results have; put it back"
     for stored in json.loads(table.schema().to_json())["fields"]:
         name, own = stored["name"], written.get(stored["name"])
-        if own is not None and not _takes(stored["type"], own["type"]) and not (changes.widens and name in wider):
+        kinds = (stored["type"], None if own is None else own["type"])
+        takes = own is None or _bare(kinds[0]) == _bare(kinds[1])
+        if all(kind in _INTEGERS for kind in kinds):
+            takes = _INTEGERS.index(kinds[1]) <= _INTEGERS.index(kinds[0])
+        if own is not None and not takes and not (changes.widens and name in wider):
             return (
                 f"its column {name} is now of type {_named(stored['type'])}, the results have {_named(own['type'])}; change it back, or "
                 "give the pipeline a new sink and backfill it there"
@@ -305,12 +309,6 @@ def _misfit(role: str, table: DeltaTable, changes: Changes) -> str | None:
         if own is None or _has_nulls(name, changes):
             return f"its column {name} is NOT NULL, the results have nulls there; drop that constraint (ALTER COLUMN … DROP NOT NULL)"
     return None
-
-
-def _takes(stored: Any, written: Any) -> bool:
-    if stored in _INTEGERS and written in _INTEGERS:
-        return _INTEGERS.index(written) <= _INTEGERS.index(stored)
-    return bool(_bare(stored) == _bare(written))
 
 
 def _bare(kind: Any) -> Any:

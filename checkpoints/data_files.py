@@ -12,11 +12,11 @@ import re
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,7 +54,7 @@ class DataFile:
     stats: str
 
 
-class FileWriter:
+class FileWriter(AbstractContextManager["FileWriter"]):
     """Writes the rows of one task and table: a context manager; after an error nothing that it wrote is left.
 
     Files have the columns of ``schema``, and their rows are sorted by ``order``, if given: then up to :data:`ROWS_PER_FILE` rows are kept
@@ -74,9 +74,6 @@ class FileWriter:
         self._footer: list[pq.FileMetaData] = []
         self._paths: list[str] = []
         self._files: list[DataFile] = []
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
@@ -280,7 +277,8 @@ def _bounds(found: Sequence[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
         if not _YEARS[0] <= low <= high <= _YEARS[1]:
             return None
         zone = "Z" if kind.tz else ""
-        return _instant(low // 1_000) + zone, _instant(-(-high // 1_000)) + zone
+        instants = (_EPOCH + timedelta(milliseconds=ms) for ms in (low // 1_000, -(-high // 1_000)))
+        low, high = (at.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone for at in instants)
     return low, high
 
 
@@ -294,7 +292,3 @@ def _at_least(text: str) -> str | None:
         if code <= 0x10FFFF:
             return text[: length - 1] + chr(code)
     return None
-
-
-def _instant(milliseconds: int) -> str:
-    return (_EPOCH + timedelta(milliseconds=milliseconds)).replace(tzinfo=None).isoformat(timespec="milliseconds")

@@ -31,10 +31,9 @@ from typing import Any, TypeVar
 import pyarrow.fs as pa_fs
 from pydantic import TypeAdapter, ValidationError
 
-from windowmill.checkpoints.batches import Batch, Changes, LastWrite, Outcome, Status
+from windowmill.checkpoints.batches import KINDS, Batch, Changes, LastWrite, Outcome, Plan, Status
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.plans import KINDS, Plan
 from windowmill.checkpoints.records import FORMAT, DeltaRecords, LedgerRecord
 from windowmill.checkpoints.stores import make_folder, remedy, remove_folder, store_of, use_options_of
 from windowmill.windowing.changes import compare, describe_difference
@@ -128,7 +127,13 @@ def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) ->
     outcomes: list[Outcome] = [_built(Outcome, body.get(OUTCOME), record, path) for body, record in zip(bodies, records, strict=True)]
     if any(status_of(outcome.verdict) != "held" for outcome in outcomes[:-1]):
         raise _corrupt(path, f"batch {number} has a ruling, but was not held")
-    plan = _plan(bodies[0].get(PLAN), first, path)
+    values = bodies[0].get(PLAN)
+    kind = KINDS.get(str(values.get("action"))) if isinstance(values, dict) else None
+    if kind is None:
+        raise _corrupt(path, f"the {first.kind} of batch {number} has no plan of a known kind")
+    plan: Plan = _built(kind, values, first, path)
+    # Kilobytes, and the same in nearly all batches.
+    plan = replace(plan, source_schema=sys.intern(plan.source_schema))
     if plan.batch != number or (plan.to_version < plan.from_version and not plan.goes_back):
         raise _corrupt(path, f"the plan of batch {number} is for batch {plan.batch}, versions {plan.from_version} to {plan.to_version}")
     if status_of(outcomes[-1].verdict) == "committed" and TOTALS not in bodies[-1]:
@@ -159,15 +164,6 @@ def _changes(body: Mapping[str, Any], record: LedgerRecord, path: str) -> dict[s
     if not isinstance(found, dict):
         raise _corrupt(path, f"the {record.kind} record of batch {record.batch} has no changes")
     return {role: _built(Changes, values, record, path) for role, values in found.items()}
-
-
-def _plan(values: Any, record: LedgerRecord, path: str) -> Plan:
-    kind = KINDS.get(str(values.get("action"))) if isinstance(values, dict) else None
-    if kind is None:
-        raise _corrupt(path, f"the {record.kind} of batch {record.batch} has no plan of a known kind")
-    plan: Plan = _built(kind, values, record, path)
-    # Kilobytes, and the same in nearly all batches.
-    return replace(plan, source_schema=sys.intern(plan.source_schema))
 
 
 def _check_order(last: Batch | None, batch: Batch, path: str) -> None:

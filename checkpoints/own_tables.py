@@ -10,7 +10,7 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -18,13 +18,12 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from windowmill.checkpoints import data_files
-from windowmill.checkpoints.batches import Changes, LastWrite, digest_of, identity_of
+from windowmill.checkpoints.batches import Changes, LastWrite, Plan, digest_of, identity_of
 from windowmill.checkpoints.committer import Committer, DeltaRsCommitter, Publication
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_tables import actions_of, entry_name, existing, has_lost_its_beginning, sizes_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.stores import remedy, store_of
 from windowmill.windowing.errors import (
     FencedError,
@@ -88,15 +87,16 @@ class BatchCommit:
     note: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
 class OwnTable:
     """The Delta table at ``place``; its ``role`` in the pipeline is sink, state, quarantine or quality, or held.
 
     The simulator of the tests has tables in memory with the same methods.
     """
 
-    def __init__(self, role: str, place: str, committer: Committer | None = None) -> None:
-        self.role, self.place = role, place
-        self._committer = DeltaRsCommitter() if committer is None else committer
+    role: str
+    place: str
+    committer: Committer = field(default_factory=DeltaRsCommitter)
 
     def table_version(self) -> TableVersion | None:
         """The current id and version; none if there is no table."""
@@ -154,7 +154,7 @@ class OwnTable:
 
     def refuse_misfit(self, changes: Changes) -> None:
         """Raise an error if ``changes`` could not be committed."""
-        self._committer.check(self.place, self.role, changes)
+        self.committer.check(self.place, self.role, changes)
 
     def missing(self, files: Sequence[DataFile]) -> list[DataFile]:
         return data_files.missing(self.place, files)
@@ -173,7 +173,7 @@ class OwnTable:
             data_files.copy(source, target, absent)
 
     def commit(self, publication: Publication) -> None:
-        self._committer.commit(self.place, publication)
+        self.committer.commit(self.place, publication)
 
     def remove(self, files: Sequence[DataFile], folder: str = "") -> None:
         """Delete files that no commit names, here or in a ``folder`` below; what cannot be deleted is left to ``maintain``."""

@@ -305,7 +305,7 @@ class DeltaRecords:
         properties = {"kind": record.kind, "batch": str(record.batch), "attempt": record.attempt}
         file, content = packed([numbered], 0)
         for _ in range(_ATTEMPTS):
-            version = self._version
+            version = None if self._table is None else self._table.version()
             try:
                 self._commit([(file, content)], [], properties, data_change=True)
                 break
@@ -370,10 +370,6 @@ class DeltaRecords:
     def _count(self) -> int:
         return sum(file.records for file in self._files)
 
-    @property
-    def _version(self) -> int | None:
-        return None if self._table is None else self._table.version()
-
     def _records(self, files: Sequence[RecordFile]) -> dict[str, list[LedgerRecord]]:
         if self._table is None:
             return {}
@@ -396,7 +392,7 @@ class DeltaRecords:
                 f"ledger {self._path}: another run wrote while this one was at its {record.kind} of batch {record.batch}; "
                 "it stops without effect"
             ) from failure
-        if self._version != version:
+        if (None if self._table is None else self._table.version()) != version:
             return False  # a merge or vacuum: the records are the ones this writer has read
         failed = f"ledger {self._path}: the {record.kind} of batch {record.batch} could not be written ({first_line(failure)})"
         if is_disk_full(failure):

@@ -10,7 +10,7 @@ ones.
 
 *Live rows.* They are a log, in which the latest entry of a key or row counts (:mod:`windowmill.windowing.columnar.keyed`).
 
-Files of compacted rows over positions are large; :mod:`windowmill.checkpoints.state.positions` reads few of their row groups.
+Files of compacted rows over positions are large; :mod:`windowmill.checkpoints.state.readers` reads few of their row groups.
 """
 
 from __future__ import annotations

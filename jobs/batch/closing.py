@@ -21,11 +21,10 @@ import pyarrow.compute as pc
 from deltalake import QueryBuilder
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Batch, Changes
+from windowmill.checkpoints.batches import Batch, Changes, Plan, RunPlan
 from windowmill.checkpoints.delta_tables import merge_if_many, newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan, RunPlan
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.tables import NeededRows, compact_entries, compact_partials, is_overgrown, is_scattered, overgrown_from
 from windowmill.checkpoints.stores import is_table

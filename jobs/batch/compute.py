@@ -17,7 +17,6 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import ReplacedRange
 from windowmill.checkpoints.data_files import DataFile, remove
 from windowmill.checkpoints.delta_tables import delta_rs_can_write, newest
-from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_in_batches
 from windowmill.checkpoints.stores import is_table, use_options
 from windowmill.jobs.batch.applying import carried_of, with_gaps
@@ -199,15 +198,11 @@ def _with_quarantined(
 
 def _replaced(job: Job, emission: Emission) -> ReplacedRange | None:
     """What a batch replaces of the rows that earlier ones have published; null for nothing, and for a sink that Spark must write."""
-    sink, ends = job.runnable.sink_path, _replaced_ends(job.plan, emission)
+    sink = job.runnable.sink_path
+    ends = job.plan.replaced if job.plan.builds_state else (emission.after, emission.through)
     if ends is None or not delta_rs_can_write(sink):
         return None
     return ReplacedRange.of(sink, newest(sink), ends, job.replaced_windows)
-
-
-def _replaced_ends(plan: Plan, emission: Emission) -> tuple[int, int] | None:
-    """The range (begin, end] of window ends whose published rows the batch replaces; null for none."""
-    return plan.replaced if plan.builds_state else (emission.after, emission.through)
 
 
 def _keep(job: Job, replaced: ReplacedRange, paths: Sequence[str]) -> tuple[DataFile, ...]:
@@ -241,7 +236,8 @@ def _computed(
     job: Job, targets: Targets, surveyed: BatchSurvey[Any], output: Output, replaced: ReplacedRange | None, kept: Sequence[DataFile]
 ) -> ComputedBatch:
     emission, plan = surveyed.emission, job.plan
-    ends, applies = _replaced_ends(plan, emission), plan.changes_spec
+    applies = plan.changes_spec
+    ends = plan.replaced if plan.builds_state else (emission.after, emission.through)
     # Of a changed spec the state gets its columns also if it has no rows: what reads it looks for all of them.
     widens_state = applies and is_table(job.runnable.places.state)
     changes = {

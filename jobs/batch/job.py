@@ -9,11 +9,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.batches import Changes, Plan
 from windowmill.checkpoints.data_files import missing, remove
 from windowmill.checkpoints.ledger import Notes
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.stores import Options, options_of
 from windowmill.jobs.layouts.base import Part

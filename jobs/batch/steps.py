@@ -25,14 +25,13 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Changes, Outcome
+from windowmill.checkpoints.batches import Changes, Outcome, Plan
 from windowmill.checkpoints.committer import beyond_delta_rs, error_of, retyped, rewrite, widens, wider_fields
 from windowmill.checkpoints.data_files import rows_of
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.savepoints import keep_replaced
 from windowmill.checkpoints.state.reading import open_state, read_file, reporting_damage

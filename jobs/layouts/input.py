@@ -9,8 +9,8 @@ from functools import cached_property
 
 import pyarrow as pa
 
+from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.plain_rows import PlainRows
@@ -61,17 +61,12 @@ def _windows_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_withi
         # A batch that leaves a backlog asserts nothing, so ``emitted`` does not change.
         emitted = _greatest(plan.emitted, None if plan.interval_end is None else rule.closed(plan.interval_end))
     else:
-        emitted = emitted_after(rule, plan.emitted, seen)
+        emitted = _greatest(plan.emitted, None if seen is None else rule.closed_after(seen))
     if plan.range is None:
         return Emission(seen, emitted, after, after if emitted is None else emitted)
     begin, end = plan.range
     through = begin if emitted is None else max(begin, min(end, emitted) if emits_within_range_only else emitted)
     return Emission(seen, through if emits_within_range_only else emitted, begin, through)
-
-
-def emitted_after(rule: LatenessRule, emitted: int | None, seen: int | None) -> int | None:
-    """The instant through which windows are complete after event times up to ``seen``, at least ``emitted``; null for none."""
-    return _greatest(emitted, None if seen is None else rule.closed_after(seen))
 
 
 def _greatest(*instants: int | None) -> int | None:
@@ -136,7 +131,8 @@ class Input:
         since = self.rule.watermark_of(self.emitted)
         if self.ended:
             return Emission(seen, AXIS_END, after, AXIS_END, AFTER, since)
-        emitted = self.emitted if self.rule.asserted else emitted_after(self.rule, self.emitted, seen)
+        closed = None if seen is None or self.rule.asserted else self.rule.closed_after(seen)
+        emitted = _greatest(self.emitted, closed)
         watermark = BEFORE if self.rule.asserted or seen is None else self.rule.watermark(seen)
         return Emission(seen, emitted, after, after if emitted is None else emitted, watermark, since)
 

@@ -31,7 +31,7 @@ from windowmill.windowing.counts import Counts, WindowRows
 from windowmill.windowing.errors import WindowmillError
 
 if TYPE_CHECKING:
-    from windowmill.checkpoints.plans import Plan
+    from windowmill.checkpoints.batches import Plan
     from windowmill.jobs.layouts.base import Part
     from windowmill.windowing.spec import Pipeline
 

@@ -63,8 +63,8 @@ from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
+    from windowmill.checkpoints.batches import Plan
     from windowmill.checkpoints.data_files import DataFile
-    from windowmill.checkpoints.plans import Plan
     from windowmill.checkpoints.state.readers import DeltaState
     from windowmill.jobs.layouts.input import Emission, SourceInput, TableInput
     from windowmill.windowing.columnar.slices import RowColumns

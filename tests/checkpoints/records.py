@@ -8,9 +8,8 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from windowmill.checkpoints.batches import Outcome
+from windowmill.checkpoints.batches import BackfillPlan, Outcome, Plan, RunPlan
 from windowmill.checkpoints.ledger import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, stored
-from windowmill.checkpoints.plans import BackfillPlan, Plan, RunPlan
 from windowmill.checkpoints.records import FORMAT, DeltaRecords, LedgerRecord
 from windowmill.windowing.counts import Counts, Totals, WindowRows
 

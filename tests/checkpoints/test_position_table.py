@@ -24,7 +24,7 @@ from tests.jobs.drawn import SOURCE, Row, at, cuts, inputs, some
 from tests.jobs.test_position_batches import AGGREGATES, POLICIES, TUPLES, policies
 from tests.matrices import EVERY
 from tests.strategies import shared
-from windowmill.checkpoints.state import positions, tables
+from windowmill.checkpoints.state import readers, tables
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit
 from windowmill.checkpoints.state.tables import compact_entries, overgrown_from
@@ -59,7 +59,7 @@ def test_a_key_may_be_named_as_anything_that_compacting_computes(path, column):
 def searching() -> Iterator[None]:
     """No file is read whole, and row groups have four rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(positions, "WHOLE_BYTES", 0)
+        patch.setattr(readers, "WHOLE_BYTES", 0)
         patch.setattr(tables, "GROUP_ROWS", 4)
         patch.setattr(tables, "NEAR_LEVELS", 2)
         yield

@@ -63,7 +63,7 @@ MUTANTS = {
     f"{PLANS}transactions_are_named_by_the_ledger_and_not_by_the_pipeline": [
         (
             "generation-left-out-of-app-id",
-            "checkpoints.plans:Plan.app_id",
+            "checkpoints.batches:Plan.app_id",
             instead('f"windowmill/{self.generation}/{_1}"', 'f"windowmill/{_1}"'),
         ),
         ("generation-of-each-question", "checkpoints.ledger:Ledger.generation", instead("self._new_generation", "uuid.uuid4().hex[:12]")),
