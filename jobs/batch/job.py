@@ -14,7 +14,7 @@ from windowmill.checkpoints.data_files import missing, remove
 from windowmill.checkpoints.ledger import Notes
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.state.readers import DeltaState
-from windowmill.checkpoints.stores import Options, options_of
+from windowmill.checkpoints.stores import Options
 from windowmill.jobs.layouts.base import Part
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Emission, TableInput
@@ -47,14 +47,6 @@ class Job:
     windows: tuple[str, ...] | None
     options: Mapping[str, Options]  #: For each place in object storage, the settings of its client; they hold credentials.
     answers: Answers = NO_ANSWERS  #: Results of conditions that only Spark evaluates.
-
-    @classmethod
-    def of(
-        cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, check: RowCheck, windows: tuple[str, ...] | None = None
-    ) -> Job:
-        every = (runnable.source_path, runnable.sink_path, runnable.places.root)
-        options = {place: found for place in every if (found := options_of(place)) is not None}
-        return cls(runnable, plan, source, reading, check, windows, options)
 
     @property
     def replaced_windows(self) -> tuple[str, ...] | None:

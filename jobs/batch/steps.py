@@ -36,7 +36,7 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.savepoints import keep_replaced
 from windowmill.checkpoints.state.reading import open_state, read_file, reporting_damage
 from windowmill.checkpoints.state.tables import keys_of, replacing
-from windowmill.checkpoints.stores import is_table, is_unavailable, remedy
+from windowmill.checkpoints.stores import is_table, is_unavailable, options_of, remedy
 from windowmill.jobs.batch import closing, engine
 from windowmill.jobs.batch.corrections import renumbered
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job
@@ -230,7 +230,9 @@ class _Steps:
         check = open_state(places.state, left_at=None if state is None else state.version)
         others = plan.range is not None and has_dropped_windows(pipeline, ledger)
         windows = tuple(window.name for window in pipeline.windows) if others else None
-        self.job = Job.of(runnable, plan, source, reading, check, windows)
+        stores = (runnable.source_path, runnable.sink_path, places.root)
+        options = {place: found for place in stores if (found := options_of(place)) is not None}
+        self.job = Job(runnable, plan, source, reading, check, windows, options)
         widen_tables(self.job, ledger, progress)
 
     def _start_spark(self) -> SparkSession:

@@ -105,10 +105,6 @@ class Input:
     is_bounded: bool = False  #: Whether this is all of a bounded input, and not a batch among others.
 
     @property
-    def keys(self) -> dict[str, pa.DataType]:
-        return {key: self.types[key] for key in self.pipeline.keys}
-
-    @property
     def times(self) -> EventTimes:
         return EventTimes(self.pipeline, self.latest, self.has_unread)
 
