@@ -21,8 +21,8 @@ from benchmarks import measurement
 from benchmarks.history import DAY_MINUTES, difference, in_order
 from benchmarks.pipelines import Growing, quiet
 from benchmarks.processes import timed
+from windowmill.checkpoints.batches import ApplyPlan
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.plans import ApplyPlan
 from windowmill.jobs.batch import applying, loop
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.spec import Pipeline

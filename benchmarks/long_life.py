@@ -28,10 +28,9 @@ from pydantic import TypeAdapter
 from benchmarks import measurement
 from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Result, ratios
-from windowmill.checkpoints.batches import Outcome
-from windowmill.checkpoints.ledger import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, Ledger, add_batch, stored
+from windowmill.checkpoints.batches import Outcome, RunPlan
+from windowmill.checkpoints.ledger import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, Ledger, stored
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.plans import RunPlan
 from windowmill.checkpoints.records import FAN, FORMAT, LAST_LEVEL, DeltaRecords, LedgerRecord, packed, sealed
 from windowmill.jobs.batch import planning
 from windowmill.jobs.runnables import runnable_of
@@ -89,7 +88,7 @@ class Life:
             outcome = Outcome(
                 seen, seen, "passed", Counts(rows_read=1_000, rows_applied=1_000, windows={"w": WindowRows(12, seen, seen)}), timings
             )
-            totals = add_batch(totals, plan, outcome)
+            totals = plan.totals_after(totals, outcome.published_counts)
             body = {PLAN: stored(plan), CHANGES: {}, OUTCOME: asdict(outcome), TOTALS: asdict(totals)}
             yield LedgerRecord(FORMAT, BATCH, number, plan.attempt, at, json.dumps(body))
             number += 1

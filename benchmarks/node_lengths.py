@@ -72,7 +72,7 @@ def work(state: FullState, minutes: int) -> tuple[int, int]:
     judged = pa.table(columns | {ROW: np.arange(rows), REASON: pa.nulls(rows, pa.string())})
     first = state.grids.first_slice_after(state.after)
     wanted = Span(first, through) if state.levels is None else state.wanted(through)
-    restored = state.table().read(wanted, before_batch=state.batches, limit=ReadLimit(NO_LIMIT, NO_LIMIT, NO_LIMIT))
+    restored = state.restored(wanted, ReadLimit(NO_LIMIT, NO_LIMIT, NO_LIMIT))
     assert restored is not None
     stage = state.stage(through, keep=True)
     work = SliceMapReduce(stage, state.grids.grids, None)

@@ -24,8 +24,10 @@ from benchmarks.measurement import Figure, Measurement
 from benchmarks.pipelines import MINUTE_US, START_US, Growing
 from benchmarks.processes import timed
 from benchmarks.race import Result
-from windowmill.checkpoints.state.reading import rows_of
-from windowmill.checkpoints.state.tables import SORTED_ROWS, PartialTable, files_of, slice_schema
+from windowmill.checkpoints.delta_tables import files_of
+from windowmill.checkpoints.state.readers import DeltaState
+from windowmill.checkpoints.state.reading import ReadLimit, rows_of
+from windowmill.checkpoints.state.tables import SORTED_ROWS, slice_schema
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.slices import SliceMapReduce
 from windowmill.windowing.columnar.added_columns import BATCH, LEVEL, SLICE
@@ -170,9 +172,10 @@ class FullState:
         cells = [columns[f.name].cast(f.type) if f.name in columns else pa.nulls(n, f.type) for f in self.schema]
         return with_checksums(pa.table(cells, schema=self.schema))
 
-    def table(self, only: KeysOfShare | None = None) -> PartialTable:
-        """The state, or the rows of some keys."""
-        return PartialTable(self.path, self.stage(self.after).slices.stored_schema, RowCheck(self.path), only)
+    def restored(self, wanted: Span | Selection, limit: ReadLimit, only: KeysOfShare | None = None) -> pa.Table | None:
+        """The wanted rows of the state, or those of some keys."""
+        schema = self.stage(self.after).slices.stored_schema
+        return DeltaState(self.path, RowCheck(self.path), only=only).partials(schema, wanted, before_batch=self.batches, limit=limit)
 
     @property
     def through(self) -> int:
@@ -199,7 +202,7 @@ class FullState:
     def from_nodes(self) -> pa.Table:
         """The nodes and slices for the next window end."""
         limit = limits.state_read(self.layout, limited=True)
-        restored = self.table().read(self.wanted(self.through), before_batch=self.batches, limit=limit)
+        restored = self.restored(self.wanted(self.through), limit)
         if restored is None:
             raise SystemExit(f"{self.keys:,} keys are beyond what a run looks up in its own process; take fewer")
         return restored
@@ -207,7 +210,7 @@ class FullState:
     def from_slices(self, only: KeysOfShare) -> pa.Table:
         """The slices for the next window end, of some keys."""
         span, limit = Span(self.grids.first_slice_after(self.after), self.through), limits.state_read(None, limited=False)
-        rows = self.table(only).read(span, before_batch=self.batches, limit=limit)
+        rows = self.restored(span, limit, only)
         assert rows is not None
         return rows.filter(pc.field(LEVEL) == 0)
 

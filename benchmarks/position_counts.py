@@ -13,9 +13,9 @@ from deltalake import write_deltalake
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
-from windowmill.checkpoints.state.compaction import compact_entries
-from windowmill.checkpoints.state.positions import PositionTable
+from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit
+from windowmill.checkpoints.state.tables import compact_entries
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME
 from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.columnar.position_batch import advance
@@ -90,7 +90,7 @@ class Counting:
         rows = pa.table(cells, schema=self._state.rows)
         results, check = result_schema(self._pipeline, _TYPES), RowCheck(self._path)
         stage = PositionStage(self._pipeline, self._layout, self._state, self._batch, clock, None, True, results, check)
-        restored = PositionTable(self._path, self._state.stored_schema, check).read(stage, rows, _NO_LIMIT)
+        restored = DeltaState(self._path, check).positions(self._state.stored_schema, stage, rows, _NO_LIMIT)
         assert restored is not None
         before = Counted.combines
         done = advance(stage, rows, restored)

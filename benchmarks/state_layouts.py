@@ -20,8 +20,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from windowmill.checkpoints.state.compaction import compact_entries
-from windowmill.checkpoints.state.tables import is_overgrown
+from windowmill.checkpoints.state.tables import compact_entries, is_overgrown
 from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY, ROW
 
 KEYS, ROWS, TOUCHED, BATCHES = 1_000, 1_000, 50, 64

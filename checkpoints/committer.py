@@ -1,4 +1,4 @@
-"""Commits files that exist already to a Delta table, and rewrites a table's columns in wider types.
+"""Commits files that exist already to a Delta table, replaces a range of window ends in it, and rewrites its columns in wider types.
 
 delta-rs makes the commits, but neither skips a transaction that is committed already, nor checks files against the table's schema and
 constraints. This module does both, on the very snapshot from which the commit is made. Of writers that commit the same version one wins, on
@@ -19,23 +19,35 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Protocol
 
 import pyarrow as pa
-from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Transaction
+import pyarrow.compute as pc
+from deltalake import CommitProperties, DeltaTable, Field, Transaction
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.batches import Changes
-from windowmill.checkpoints.data_files import DataFile, FileWriter, remove
-from windowmill.checkpoints.delta_tables import existing, floor_of, newest, sizes_of
-from windowmill.checkpoints.features import FORMAT, FORMATS, Features, check_format, own_commit
-from windowmill.checkpoints.replacing import ReplacedRange
-from windowmill.checkpoints.state.tables import files_of
+from windowmill.checkpoints.data_files import DataFile, FileWriter, remove, rows_of, write_files
+from windowmill.checkpoints.delta_tables import (
+    FORMAT,
+    FORMATS,
+    NO_HOOKS,
+    Features,
+    check_format,
+    checkpoint_if_due,
+    existing,
+    files_of,
+    floor_of,
+    newest,
+    own_commit,
+    sizes_of,
+)
 from windowmill.checkpoints.stores import FAILURES, create_table, is_local, table_at, write_table
+from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
 
 #: Decimal digits of the whole numbers of a type, by its bits.
@@ -50,8 +62,6 @@ _ONLY_MAPPED = frozenset(" ,;{}()\n\t=")
 _MADE = ("delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT")
 #: … and of those whose values it has to check or make.
 _COMPUTED = ("delta.invariants", *_MADE)
-#: Only :func:`checkpoint_if_due` makes checkpoints: within a commit, their error would be returned as that of the commit.
-NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 #: Columns of each type take values of the types before it.
 _INTEGERS = ("byte", "short", "integer")
 #: Parts of a type's JSON that do not concern the type of its values.
@@ -97,11 +107,11 @@ class Committer(Protocol):
         """Commit ``publication`` to the table at ``place``; after an error, the commit may have been made or not."""
 
 
+@dataclass(frozen=True)
 class DeltaRsCommitter:
     """Commits by delta-rs; leaves tables that it cannot write to another committer, ``beyond``."""
 
-    def __init__(self, beyond: Committer | None = None) -> None:
-        self._beyond = beyond
+    beyond: Committer | None = None
 
     def check(self, place: str, role: str, changes: Changes) -> None:
         table = existing(place)
@@ -168,9 +178,9 @@ class DeltaRsCommitter:
                 f"{role} {place}: {reason}, so only Spark could write it, and on object storage Spark overwrites commits of other writers; "
                 "drop the feature (ALTER TABLE … DROP FEATURE), or give the pipeline another sink"
             )
-        if self._beyond is None:
+        if self.beyond is None:
             raise error_of(role)(f"{role} {place}: {reason}; only `windowmill run` can write it, by Spark")
-        return self._beyond
+        return self.beyond
 
 
 def beyond_delta_rs(role: str, table: DeltaTable | None, changes: Changes) -> str | None:
@@ -210,26 +220,6 @@ def create(place: str, schema: str, role: str, note: Mapping[str, Any]) -> None:
         raise_if_key_not_exists=False,
         commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps(metadata)}, max_commit_retries=0),
     )
-
-
-def checkpoint(table: DeltaTable) -> None:
-    """Make a checkpoint of the log of ``table``, and remove entries that are older than its retention, where its owner allows both."""
-    configuration = table.metadata().configuration
-    if configuration.get("delta.checkpointPolicy", "classic") == "classic":
-        table.create_checkpoint()
-    if configuration.get("delta.enableExpiredLogCleanup", "true") == "true":
-        table.cleanup_metadata()
-
-
-def checkpoint_if_due(place: str, version: int) -> None:
-    """Make a checkpoint if one is due at ``version``; an error is ignored, as it only leaves the log longer."""
-    if version % 10:
-        return
-    with suppress(*FAILURES, ValueError):
-        table = table_at(place)
-        interval = int(table.metadata().configuration.get("delta.checkpointInterval") or 100)
-        if version % interval == 0:
-            checkpoint(table)
 
 
 def _write(table: DeltaTable, place: str, publication: Publication) -> None:
@@ -305,7 +295,11 @@ def _misfit(role: str, table: DeltaTable, changes: Changes) -> str | None:
         return f"has no column {missed[0].name}, which the results have; put it back"
     for stored in json.loads(table.schema().to_json())["fields"]:
         name, own = stored["name"], written.get(stored["name"])
-        if own is not None and not _takes(stored["type"], own["type"]) and not (changes.widens and name in wider):
+        kinds = (stored["type"], None if own is None else own["type"])
+        takes = own is None or _bare(kinds[0]) == _bare(kinds[1])
+        if all(kind in _INTEGERS for kind in kinds):
+            takes = _INTEGERS.index(kinds[1]) <= _INTEGERS.index(kinds[0])
+        if own is not None and not takes and not (changes.widens and name in wider):
             return (
                 f"its column {name} is now of type {_named(stored['type'])}, the results have {_named(own['type'])}; change it back, or "
                 "give the pipeline a new sink and backfill it there"
@@ -315,12 +309,6 @@ def _misfit(role: str, table: DeltaTable, changes: Changes) -> str | None:
         if own is None or _has_nulls(name, changes):
             return f"its column {name} is NOT NULL, the results have nulls there; drop that constraint (ALTER COLUMN … DROP NOT NULL)"
     return None
-
-
-def _takes(stored: Any, written: Any) -> bool:
-    if stored in _INTEGERS and written in _INTEGERS:
-        return _INTEGERS.index(written) <= _INTEGERS.index(stored)
-    return bool(_bare(stored) == _bare(written))
 
 
 def _bare(kind: Any) -> Any:
@@ -430,3 +418,66 @@ def rewrite(
 def _set_schema(table: DeltaTable, schema: DeltaSchema, files: list[AddAction | RemoveAction], **more: Any) -> None:
     """Replace all files, or those that ``more`` names, by ``files``, and the schema of the table by ``schema``."""
     table.create_write_transaction(files, "overwrite", schema, commit_properties=own_commit("widen"), **more)
+
+
+_END, _WINDOW = "window_end", "window"
+#: Writers cut off a timestamp in a statistic to milliseconds.
+_CUT_OFF_US = 999
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedRange:
+    """The range (``begin``, ``end``] of window ends, instants on the axis, in the table at ``table``."""
+
+    table: str
+    #: All columns of the table.
+    schema: pa.Schema
+    begin: int
+    end: int
+    #: Names of the windows whose rows of the range are meant; null for all.
+    windows: tuple[str, ...] | None = None
+    #: Paths of files with rows of the range alone.
+    whole: tuple[str, ...] = ()
+    #: Paths of files that may also have other rows.
+    partly: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, table: str, snapshot: DeltaTable, ends: tuple[int, int], windows: tuple[str, ...] | None = None) -> ReplacedRange:
+        """The files of ``snapshot``, the table at ``table``, that may hold rows of these ``windows`` in the range ``ends``.
+
+        Reads only its log.
+        """
+        begin, end = ends
+        whole, partly = [], []
+        for file in files_of(snapshot):
+            low, high = _point(file.get(f"min.{_END}")), _point(file.get(f"max.{_END}"), cut_off=_CUT_OFF_US)
+            if low is None or high is None or file.get(f"null_count.{_END}") != 0:
+                partly.append(file["path"])
+            elif low > begin and high <= end and windows is None:
+                whole.append(file["path"])
+            elif high > begin and low <= end:
+                partly.append(file["path"])
+        return cls(table, pa.schema(snapshot.schema().to_arrow()), begin, end, windows, tuple(whole), tuple(partly))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """Paths of all files that the range's new rows replace."""
+        return self.whole + self.partly
+
+    def keep(self, paths: Sequence[str], *, batch: int, attempt: str, task: int) -> tuple[DataFile, ...]:
+        """Write the rows of the files ``paths`` that are not in the range to files of their own; runs in an executor, too."""
+        staying = (rows.filter(pc.invert(self.within(rows))) for rows in rows_of(self.table, paths, self.schema))
+        return write_files(self.table, self.schema, staying, batch=batch, attempt=attempt, task=task)
+
+    def within(self, rows: pa.Table) -> pa.ChunkedArray:
+        """Mask of the ``rows`` that are in the range, and whose window is meant."""
+        ends = rows.column(_END).cast(pa.int64())
+        within = pc.and_(pc.greater(ends, self.begin), pc.less_equal(ends, self.end)).fill_null(False)
+        if self.windows is not None:
+            within = pc.and_(within, pc.is_in(rows.column(_WINDOW), pa.array(self.windows, rows.column(_WINDOW).type)))
+        return within
+
+
+def _point(value: Any, *, cut_off: int = 0) -> int | None:
+    """A statistic as an instant on the axis, plus what its writer may have ``cut_off`` of a timestamp."""
+    return to_us(value) + cut_off if isinstance(value, datetime) else value

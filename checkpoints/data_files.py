@@ -12,11 +12,11 @@ import re
 import time
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -54,7 +54,7 @@ class DataFile:
     stats: str
 
 
-class FileWriter:
+class FileWriter(AbstractContextManager["FileWriter"]):
     """Writes the rows of one task and table: a context manager; after an error nothing that it wrote is left.
 
     Files have the columns of ``schema``, and their rows are sorted by ``order``, if given: then up to :data:`ROWS_PER_FILE` rows are kept
@@ -74,9 +74,6 @@ class FileWriter:
         self._footer: list[pq.FileMetaData] = []
         self._paths: list[str] = []
         self._files: list[DataFile] = []
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if kind is None:
@@ -105,7 +102,13 @@ class FileWriter:
         table = table.select(self._schema.names)
         table = table if table.schema.equals(self._schema) else table.cast(self._schema)
         for name in self._texts:
-            _check_text(name, table.column(name))
+            try:
+                table.column(name).validate(full=True)
+            except pa.ArrowInvalid as err:
+                raise NotTextError(
+                    f"column {name!r}: holds a text that is not UTF-8, as Spark makes texts of bytes; correct the source, or leave such "
+                    "rows out by source.filter: is_valid_utf8(COLUMN)"
+                ) from err
         while table.num_rows:
             room = ROWS_PER_FILE - self._rows - self._waiting_rows
             part, table = table.slice(0, room), table.slice(room)
@@ -128,6 +131,7 @@ class FileWriter:
         table = pa.concat_tables(self._waiting)
         self._waiting, self._waiting_rows, self._waiting_bytes = [], 0, 0
         table = table.sort_by(self._order) if self._order else table
+        floats = [field.name for field in self._schema if pa.types.is_floating(field.type)]
         if self._writer is None:
             path = f"{self._name}-{len(self._paths)}.snappy.parquet"
             make_folder(self._table)
@@ -136,14 +140,16 @@ class FileWriter:
                 f"{self._root}/{path}",
                 self._schema,
                 filesystem=self._fs,
-                use_dictionary=_dictionaries(self._schema),
+                # All columns but floats, most of which differ. A writer has other names for nested columns.
+                use_dictionary=True
+                if any(map(pa.types.is_nested, self._schema.types))
+                else [name for name in self._schema.names if name not in floats],
                 write_page_checksum=True,
                 store_schema=False,
                 metadata_collector=self._footer,
             )
         self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
         self._rows += table.num_rows
-        floats = [field.name for field in self._schema if pa.types.is_floating(field.type)]
         self._with_nan |= {name for name in floats if pc.any(pc.is_nan(table.column(name))).as_py()}
 
     def _end_file(self) -> None:
@@ -230,23 +236,6 @@ def _delete(fs: pa_fs.FileSystem, paths: Sequence[str]) -> None:
             fs.delete_file(path)
 
 
-def _check_text(name: str, column: pa.ChunkedArray) -> None:
-    try:
-        column.validate(full=True)
-    except pa.ArrowInvalid as err:
-        raise NotTextError(
-            f"column {name!r}: holds a text that is not UTF-8, as Spark makes texts of bytes; correct the source, or leave such rows out "
-            "by source.filter: is_valid_utf8(COLUMN)"
-        ) from err
-
-
-def _dictionaries(schema: pa.Schema) -> bool | list[str]:
-    """Columns written as numbers of a dictionary: all but floats, most of which differ. A writer has other names for nested columns."""
-    if any(pa.types.is_nested(kind) for kind in schema.types):
-        return True
-    return [field.name for field in schema if not pa.types.is_floating(field.type)]
-
-
 def _statistics(footer: pq.FileMetaData, schema: pa.Schema, with_nan: Collection[str]) -> dict[str, Any]:
     """Delta's statistics from a Parquet ``footer``. Columns of nested values have none, and those ``with_nan`` no bounds."""
     low: dict[str, Any] = {}
@@ -288,7 +277,8 @@ def _bounds(found: Sequence[Any], kind: pa.DataType) -> tuple[Any, Any] | None:
         if not _YEARS[0] <= low <= high <= _YEARS[1]:
             return None
         zone = "Z" if kind.tz else ""
-        return _instant(low // 1_000) + zone, _instant(-(-high // 1_000)) + zone
+        instants = (_EPOCH + timedelta(milliseconds=ms) for ms in (low // 1_000, -(-high // 1_000)))
+        low, high = (at.replace(tzinfo=None).isoformat(timespec="milliseconds") + zone for at in instants)
     return low, high
 
 
@@ -302,7 +292,3 @@ def _at_least(text: str) -> str | None:
         if code <= 0x10FFFF:
             return text[: length - 1] + chr(code)
     return None
-
-
-def _instant(milliseconds: int) -> str:
-    return (_EPOCH + timedelta(milliseconds=milliseconds)).replace(tzinfo=None).isoformat(timespec="milliseconds")

@@ -1,24 +1,44 @@
-"""Opens Delta tables once for the length of a run, since updating one costs a tenth of opening it; and reads files of their logs.
+"""Delta tables of any owner: opens them, reads their logs, says which features are read and written by whom, and keeps them fast to open.
+
+A table is opened once for the length of a run, since updating one costs a tenth of opening it.
 
 A machine crash or a full disk can leave a log entry that is empty or truncated. Readers take an empty entry, or one truncated between two
 lines, for a smaller commit, and skip lines of unknown kinds. But each entry begins with the number of files that the commit added and
 removed, so truncation is detected.
+
+An unknown feature may change the meaning of a table's files, so features that are not listed are refused: one list for sources, sinks and
+the pipeline's own tables. A format is a property of a table, 1 without it; it is increased when older code would misread the table. Ledger
+records have their own format (:mod:`windowmill.checkpoints.records`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.fs as pa_fs
-from deltalake import DeltaTable
-from deltalake.exceptions import TableNotFoundError
+from deltalake import CommitProperties, DeltaTable, PostCommitHookProperties
+from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from windowmill.checkpoints.stores import store_of, table_at
+from windowmill.checkpoints.data_files import is_ours, remove
+from windowmill.checkpoints.stores import FAILURES, is_local, is_table, remedy, store_of, table_at
+from windowmill.windowing.errors import (
+    ForeignWriteError,
+    SinkError,
+    SinkRefusedError,
+    SourceFeatureError,
+    StateCorruptError,
+    StateError,
+    first_line,
+)
 
 #: Modification time and size of a file.
 Mark = tuple[int | None, int | None]
@@ -29,6 +49,52 @@ _KINDS = {"commitInfo", "protocol", "metaData", "add", "remove", "txn", "domainM
 #: Metrics in which delta-rs, its OPTIMIZE, and Spark record the numbers of files added and removed.
 _ADDED = ("num_added_files", "numFilesAdded", "numFiles", "numAddedFiles")
 _REMOVED = ("num_removed_files", "numFilesRemoved", "numRemovedFiles")
+#: Only :func:`checkpoint_if_due` makes checkpoints: within a commit, their error would be returned as that of the commit.
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+#: Highest known protocol versions; from these on, a table lists its features by name.
+NAMED_READER, NAMED_WRITER = 3, 7
+#: Reader features with which a source is read correctly, from its Parquet files or by Delta's own reader.
+READABLE = frozenset(
+    {"columnMapping", "deletionVectors", "timestampNtz", "typeWidening", "typeWidening-preview", "v2Checkpoint", "vacuumProtocolCheck"}
+)
+#: Writer features with which delta-rs appends correctly. It also appends to tables with column mapping, but with wrong column names.
+WRITABLE_BY_DELTA_RS = frozenset({"appendOnly", "invariants", "changeDataFeed", "deletionVectors", "timestampNtz", "v2Checkpoint"})
+#: Writer features that the shipped version of Delta for Spark supports.
+WRITABLE_BY_SPARK = WRITABLE_BY_DELTA_RS | {
+    "allowColumnDefaults",
+    "checkConstraints",
+    "checkpointProtection",
+    "clustering",
+    "columnMapping",
+    "domainMetadata",
+    "generatedColumns",
+    "icebergCompatV1",
+    "icebergCompatV2",
+    "icebergWriterCompatV1",
+    "identityColumns",
+    "inCommitTimestamp",
+    "rowTracking",
+    "typeWidening",
+    "typeWidening-preview",
+    "vacuumProtocolCheck",
+    "variantType",
+}
+_CATALOG = ("catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview")
+#: The format that this release writes and reads, for each kind of table.
+FORMATS = {"state": 5, "quarantine": 1, "quality": 1, "held": 1}
+#: Name of the table property with the format.
+FORMAT = "windowmill.format"
+#: Number of files above which a table is compacted.
+FEW_FILES = 64
+#: Target size of compacted files, small enough that rewriting one for every 64 new files is cheap.
+MERGED_BYTES = 8 << 20
+#: Hours after which uncommitted files are leftovers of dead attempts, and files of older versions are no longer read: longer than any
+#: run, backfill or query takes.
+RETENTION_HOURS = 168
+#: A file that delta-rs wrote, as a compaction does.
+_BY_DELTA_RS = re.compile(r"part-\d{5}-[0-9a-f-]{36}-c\d{3}(?:\.\w+)?\.parquet")
+#: A log entry or checkpoint, by its version.
+_ENTRY = re.compile(r"(\d{20})\.")
 
 
 class KeptTable:
@@ -104,6 +170,11 @@ def sizes_of(table: DeltaTable) -> dict[str, int]:
     """Size in bytes of each file of ``table``, by its path."""
     files = pa.table(table.get_add_actions(flatten=True))
     return dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
+
+
+def files_of(table: DeltaTable) -> list[dict[str, Any]]:
+    """The Delta log's entry of each file of ``table``: size, number of rows and statistics. Reads no data file."""
+    return list(pa.table(table.get_add_actions(flatten=True)).to_pylist())
 
 
 def entry_name(version: int) -> str:
@@ -185,3 +256,208 @@ def _is_batch(info: Mapping[str, Any]) -> bool:
         return "batch" in json.loads(info.get("userMetadata") or "{}")
     except (TypeError, ValueError):
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What a table's protocol requires of readers and writers."""
+
+    #: Names of the reader features.
+    reader: frozenset[str]
+    #: Names of the features with which the files cannot be read correctly.
+    unreadable: list[str]
+    #: … with which neither delta-rs nor Delta for Spark can write.
+    unwritable: list[str]
+    #: … with which delta-rs cannot append.
+    beyond_delta_rs: list[str]
+
+    @classmethod
+    def of(cls, table: DeltaTable) -> Features:
+        protocol = table.protocol()
+        # Whether column names in the files differ from those in the schema.
+        is_mapped = (table.metadata().configuration.get("delta.columnMapping.mode") or "none") != "none"
+        reader, used = frozenset(protocol.reader_features or ()), {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+        to_read = [f"reader version {protocol.min_reader_version}"] if protocol.min_reader_version > NAMED_READER else []
+        to_write = [f"writer version {protocol.min_writer_version}"] if protocol.min_writer_version > NAMED_WRITER else []
+        unwritable = to_write + sorted(used - WRITABLE_BY_SPARK)
+        beyond = ((used | {"columnMapping"} if is_mapped else used) - WRITABLE_BY_DELTA_RS) | set(unwritable)
+        return cls(reader, to_read + sorted(reader - READABLE), unwritable, sorted(beyond))
+
+
+def delta_rs_can_write(table: DeltaTable | str) -> bool:
+    """Whether delta-rs can append to ``table``; if not, Spark does. True for a table that does not exist yet."""
+    found = existing(table) if isinstance(table, str) else table
+    return found is None or not Features.of(found).beyond_delta_rs
+
+
+def check_readable_features(features: Features, path: str) -> None:
+    """Raise ``SourceFeatureError``, naming the features, for a source that might not be read correctly."""
+    unknown = features.unreadable
+    if any(name in _CATALOG for name in unknown):
+        raise SourceFeatureError(catalog_managed(path))
+    if unknown:
+        raise SourceFeatureError(
+            f"source {path}: uses {_named(unknown)}, which cannot be read correctly here (readable: {', '.join(sorted(READABLE))}); "
+            "drop the feature (ALTER TABLE … DROP FEATURE), or copy the rows into a table without it and read that"
+        )
+
+
+def check_writable_features(path: str) -> None:
+    """Raise ``SinkRefusedError``, naming the features, for a sink that neither delta-rs nor Spark can write. A missing table is fine."""
+    try:
+        table = existing(path)
+        features = None if table is None else Features.of(table)
+    except DeltaError as err:
+        raise SinkError(f"sink {path}: cannot be opened ({str(err).splitlines()[0]}); check the table's protocol and its log") from err
+    if features is None:
+        return
+    if features.unwritable:
+        raise SinkRefusedError(
+            f"sink {path}: uses {_named(features.unwritable)}, under which neither delta-rs nor this version of Delta for Spark writes; "
+            "drop the feature (ALTER TABLE … DROP FEATURE), then run again"
+        )
+    if features.beyond_delta_rs and not is_local(path):
+        # In 200 races Spark overwrote 69 commits that delta-rs had made (docs/reliability.md).
+        raise SinkRefusedError(
+            f"sink {path}: uses {_named(features.beyond_delta_rs)}, under which only Spark writes, and Spark's commits to object storage "
+            "may overwrite those of others; drop the feature (ALTER TABLE … DROP FEATURE), or give a new sink"
+        )
+
+
+def check_appendable(path: str) -> None:
+    """Refuse one of the pipeline's own tables that only delta-rs writes, if it no longer can.
+
+    Raises ``ForeignWriteError`` if someone added features that delta-rs does not support; ``StateCorruptError`` if it cannot be opened.
+    """
+    try:
+        table = existing(path)
+        beyond = [] if table is None else Features.of(table).beyond_delta_rs
+    except DeltaError as err:
+        advice = remedy(err, "restore the folder from a copy")
+        raise StateCorruptError(f"table {path}: cannot be opened ({first_line(err)}); {advice}") from err
+    if beyond:
+        raise ForeignWriteError(
+            f"table {path}: got {_named(beyond)}, under which its records cannot be appended; drop the feature "
+            "(ALTER TABLE … DROP FEATURE), then run again"
+        )
+
+
+def catalog_managed(path: str) -> str:
+    """The error message for a catalog-managed table."""
+    return (
+        f"source {path}: is a catalog-managed table: its commits go through its catalog, so its rows are not known from its path alone; "
+        "copy it into a table of its own path (CREATE TABLE … DEEP CLONE, or INSERT INTO), and read that"
+    )
+
+
+def _named(features: Iterable[str]) -> str:
+    names = list(features)
+    return f"the table feature{'s' if len(names) > 1 else ''} {', '.join(names)}"
+
+
+def own_commit(what: str) -> CommitProperties:
+    """Commit properties that mark a commit as windowmill's own maintenance, not a batch."""
+    return CommitProperties(custom_metadata={"userMetadata": f'{{"windowmill": "{what}"}}'}, max_commit_retries=0)
+
+
+def check_format(table: DeltaTable, kind: str) -> None:
+    """Raise ``StateError`` unless this release can read ``table``."""
+    text = table.metadata().configuration.get(FORMAT, "1")
+    if not text.isdecimal():
+        raise StateError(f"{kind} {table.table_uri}: table property {FORMAT} is {text!r}, not a number; put it back")
+    if int(text) > FORMATS[kind]:
+        raise StateError(
+            f"{kind} {table.table_uri}: format {text}, this windowmill reads format {FORMATS[kind]}; upgrade windowmill on this machine"
+        )
+    if int(text) < FORMATS[kind]:
+        raise StateError(
+            f"{kind} {table.table_uri}: format {text} of a version before the first release, this windowmill reads format {FORMATS[kind]}; "
+            "give the pipeline a new sink and backfill it there"
+        )
+
+
+def checkpoint(table: DeltaTable) -> None:
+    """Make a checkpoint of the log of ``table``, and remove entries that are older than its retention, where its owner allows both."""
+    configuration = table.metadata().configuration
+    if configuration.get("delta.checkpointPolicy", "classic") == "classic":
+        table.create_checkpoint()
+    if configuration.get("delta.enableExpiredLogCleanup", "true") == "true":
+        table.cleanup_metadata()
+
+
+def checkpoint_if_due(place: str, version: int) -> None:
+    """Make a checkpoint if one is due at ``version``; an error is ignored, as it only leaves the log longer."""
+    if version % 10:
+        return
+    with suppress(*FAILURES, ValueError):
+        table = table_at(place)
+        interval = int(table.metadata().configuration.get("delta.checkpointInterval") or 100)
+        if version % interval == 0:
+            checkpoint(table)
+
+
+def merge_if_many(path: str) -> bool:
+    """Compact the Delta table at ``path`` if it has many files; returns whether it did. Rows do not change."""
+    if not is_table(path):
+        return False
+    table = table_at(path)
+    if len(table.file_uris()) <= FEW_FILES or not delta_rs_can_write(table):
+        return False
+    table.optimize.compact(target_size=MERGED_BYTES)
+    return True
+
+
+def shorten_log(path: str) -> None:
+    """Checkpoint the log of the table at ``path``, and remove entries older than the table's log retention (30 days by default).
+
+    Writers checkpoint only every 100 commits, which a rarely written table takes long to reach.
+    """
+    checkpoint(table_at(path))
+
+
+def forget_log(path: str) -> int:
+    """Checkpoint the log of the table at ``path``, and remove all entries before it, whatever the log's retention; returns how many.
+
+    The statistics of removed files go with them, and older versions of the table can no longer be read.
+    """
+    checkpoint(table_at(path))
+    store, newest = store_of(path), floor_of(path)
+    names = [info.base_name for info in store.get_file_info(pa_fs.FileSelector("_delta_log")) if info.type == pa_fs.FileType.File]
+    old = [name for name in names if (found := _ENTRY.match(name)) and int(found[1]) < newest]
+    for name in old:
+        store.delete_file(f"_delta_log/{name}")
+    return len(old)
+
+
+def vacuum(path: str, kept: Collection[str] = (), retention_hours: int = RETENTION_HOURS) -> int:
+    """Remove files that no version within ``retention_hours`` needs; returns how many.
+
+    Uncommitted files are removed too, except those ``kept``. If the table's folder also contains other data, only those of batches are.
+    Without a retention those go, too, that count as removed later than now, by a clock that is ahead of this one.
+    """
+    table = table_at(path)
+    every = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)
+    # deltalake 1.6.6 does not know deletion vector files: a full vacuum would remove them as leftovers.
+    mixed = "deletionVectors" in (table.protocol().reader_features or []) or _are_of_others(every, path)
+    removed = len(table.vacuum(retention_hours, dry_run=False, enforce_retention_duration=False, full=not mixed and not kept))
+    leftovers = [file for file in every if is_ours(file) and file not in kept] if mixed or kept else []
+    remove(path, leftovers)
+    ahead = [] if retention_hours else old_files(path, kept)
+    remove(path, ahead)
+    return removed + len(leftovers) + len(ahead)
+
+
+def old_files(path: str, kept: Collection[str] = ()) -> list[str]:
+    """Files of the table at ``path`` that its newest version does not need, and that are its own, except those ``kept``."""
+    table, store = table_at(path), store_of(path)
+    there = {info.path for info in store.get_file_info(pa_fs.FileSelector("", recursive=True)) if info.type == pa_fs.FileType.File}
+    needed = {*map(unquote, sizes_of(table))}
+    data = [file for file in sorted(there - needed - {*kept}) if file.endswith(".parquet") and not file.startswith("_")]
+    return [file for file in data if is_ours(file) or _BY_DELTA_RS.fullmatch(file)]
+
+
+def _are_of_others(files: Iterable[str], path: str) -> bool:
+    """Whether any of ``files``, relative to the table at ``path``, is not a Parquet file or belongs to a table in a subfolder."""
+    places = {PurePosixPath(file) for file in files}
+    folders = {parent for place in places for parent in place.parents if parent.name}
+    return any(place.suffix != ".parquet" for place in places) or any(is_table(f"{path}/{folder}") for folder in folders)

@@ -7,6 +7,10 @@ fence, and of two concurrent writers exactly one wins.
 
 Opening a ledger reads only the newest batches; older ones are read on demand. So the cost of a run does not grow with the ledger. The files
 of a batch that are too many for its record are in a manifest: a file in the ledger's folder that the record names with its digest.
+
+Before its record, an attempt at a batch may leave notes of what it has finished (:class:`Notes`), so that the next attempt at the same
+batch does not compute it again. They lie in a folder of their own, and name files that no record names yet. They hold for one plan, of
+which there is a note, too.
 """
 
 from __future__ import annotations
@@ -22,17 +26,16 @@ from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow.fs as pa_fs
 from pydantic import TypeAdapter, ValidationError
 
-from windowmill.checkpoints.batches import Batch, Changes, LastWrite, Outcome, Status
+from windowmill.checkpoints.batches import KINDS, Batch, Changes, LastWrite, Outcome, Plan, Status
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.plans import KINDS, Plan
 from windowmill.checkpoints.records import FORMAT, DeltaRecords, LedgerRecord
-from windowmill.checkpoints.stores import make_folder, remedy, store_of, use_options_of
+from windowmill.checkpoints.stores import make_folder, remedy, remove_folder, store_of, use_options_of
 from windowmill.windowing.changes import compare, describe_difference
 from windowmill.windowing.counts import Totals
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError, first_line
@@ -50,15 +53,11 @@ READ_AT_ONCE = 4_096
 NEW_SINK = "give the new definition its own sink and backfill it there"
 #: Most files whose entries a record holds itself, each about a kilobyte.
 MAX_FILES = 32
+_parser: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
 
 def status_of(verdict: str) -> Status:
     return "held" if verdict == "held" else "abandoned" if verdict == "abandoned" else "committed"
-
-
-def add_batch(totals: Totals, plan: Plan, outcome: Outcome) -> Totals:
-    """The ``totals`` after one more committed batch."""
-    return plan.totals_after(totals, outcome.published_counts)
 
 
 def stored(plan: Plan) -> dict[str, Any]:
@@ -70,7 +69,7 @@ def totals_of(batches: Iterable[Batch], before: Totals | None = None) -> Totals:
     totals = before or Totals()
     for batch in batches:
         if batch.status == "committed":
-            totals = add_batch(totals, batch.plan, batch.outcome)
+            totals = batch.plan.totals_after(totals, batch.counts)
     return totals
 
 
@@ -128,7 +127,13 @@ def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) ->
     outcomes: list[Outcome] = [_built(Outcome, body.get(OUTCOME), record, path) for body, record in zip(bodies, records, strict=True)]
     if any(status_of(outcome.verdict) != "held" for outcome in outcomes[:-1]):
         raise _corrupt(path, f"batch {number} has a ruling, but was not held")
-    plan = _plan(bodies[0].get(PLAN), first, path)
+    values = bodies[0].get(PLAN)
+    kind = KINDS.get(str(values.get("action"))) if isinstance(values, dict) else None
+    if kind is None:
+        raise _corrupt(path, f"the {first.kind} of batch {number} has no plan of a known kind")
+    plan: Plan = _built(kind, values, first, path)
+    # Kilobytes, and the same in nearly all batches.
+    plan = replace(plan, source_schema=sys.intern(plan.source_schema))
     if plan.batch != number or (plan.to_version < plan.from_version and not plan.goes_back):
         raise _corrupt(path, f"the plan of batch {number} is for batch {plan.batch}, versions {plan.from_version} to {plan.to_version}")
     if status_of(outcomes[-1].verdict) == "committed" and TOTALS not in bodies[-1]:
@@ -159,15 +164,6 @@ def _changes(body: Mapping[str, Any], record: LedgerRecord, path: str) -> dict[s
     if not isinstance(found, dict):
         raise _corrupt(path, f"the {record.kind} record of batch {record.batch} has no changes")
     return {role: _built(Changes, values, record, path) for role, values in found.items()}
-
-
-def _plan(values: Any, record: LedgerRecord, path: str) -> Plan:
-    kind = KINDS.get(str(values.get("action"))) if isinstance(values, dict) else None
-    if kind is None:
-        raise _corrupt(path, f"the {record.kind} of batch {record.batch} has no plan of a known kind")
-    plan: Plan = _built(kind, values, record, path)
-    # Kilobytes, and the same in nearly all batches.
-    return replace(plan, source_schema=sys.intern(plan.source_schema))
 
 
 def _check_order(last: Batch | None, batch: Batch, path: str) -> None:
@@ -233,11 +229,6 @@ def _missing(whole: Any, values: Any) -> str | None:
     )
 
 
-@cache
-def _parser(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 def _corrupt(path: str, what: str) -> LedgerCorruptError:
     return LedgerCorruptError(f"ledger {path}: {what}; restore the folder from a copy, nothing has been changed")
 
@@ -275,6 +266,12 @@ class Ledger:
         records = self._store.load()
         self._batches = assemble(records, self.path, integer_axis=self._integer_axis)
         self._records = records
+        newest = self._batches[-1] if self._batches else None
+        self.newest: Batch | None = newest
+        #: Number of batches, a held one included; also the number of the next batch.
+        self.count = newest.number + 1 if newest else 0
+        #: The batch that a critical expectation holds back: recorded, but not published.
+        self.held_batch = newest if newest and newest.status == "held" else None
 
     def batches(self) -> list[Batch]:
         """All batches, oldest first; reads the whole ledger."""
@@ -293,15 +290,6 @@ class Ledger:
     def since(self, first: int) -> list[Batch]:
         self._reach(first)
         return [batch for batch in self._batches if batch.number >= first]
-
-    @property
-    def count(self) -> int:
-        """Number of batches, a held one included; also the number of the next batch."""
-        return self._batches[-1].number + 1 if self._batches else 0
-
-    @property
-    def newest(self) -> Batch | None:
-        return self._batches[-1] if self._batches else None
 
     @property
     def totals(self) -> Totals:
@@ -336,11 +324,6 @@ class Ledger:
         """Number of the first batch that has not been committed."""
         return self.count - (self.held_batch is not None)
 
-    @property
-    def held_batch(self) -> Batch | None:
-        """The batch that a critical expectation holds back: recorded, but not published."""
-        return self._batches[-1] if self._batches and self._batches[-1].status == "held" else None
-
     def changes_of(self, batch: Batch) -> Mapping[str, Changes]:
         """What ``batch`` changes in its tables, by role; raises ``LedgerCorruptError`` if its manifest is gone or damaged."""
         if batch.manifest is None:
@@ -361,7 +344,7 @@ class Ledger:
     @property
     def generation(self) -> str:
         """Identity of this ledger; before the first plan, the one that the plan will record."""
-        return self._batches[-1].plan.generation if self._batches else self._new_generation
+        return self.newest.plan.generation if self.newest else self._new_generation
 
     def as_computed(self, pipeline: Pipeline) -> Pipeline | None:
         """``pipeline`` with the meaning of its last batch, by which state and results were computed; its spec may have changed since.
@@ -400,7 +383,7 @@ class Ledger:
         """
         if self.held_batch is not None or plan.batch != self.count:
             raise FencedError(f"ledger {self.path}: batch {plan.batch} has been recorded by another attempt; nothing more to do")
-        body: dict[str, Any] = {PLAN: stored(plan), CHANGES: _as_json(changes)}
+        body: dict[str, Any] = {PLAN: stored(plan), CHANGES: {role: asdict(each) for role, each in changes.items()}}
         if self.asked_by is not None:
             body[BY] = self.asked_by
         if sum(len(each.files) + len(each.removes) for each in changes.values()) > MAX_FILES:
@@ -418,13 +401,13 @@ class Ledger:
         others = {role: written for role, written in self.written().items() if written.batch != held.number}
         accepted = {role: written for role, written in others.items() if written.digest is None}
         outcome = replace(outcome, written=held.outcome.written | accepted)
-        body = {CHANGES: {} if validation is None else _as_json({"quality": validation}), BY: by}
+        body = {CHANGES: {} if validation is None else {"quality": asdict(validation)}, BY: by}
         self._append(RULING, held.plan, outcome, body, at)
 
     def _append(self, kind: str, plan: Plan, outcome: Outcome, body: dict[str, Any], at: datetime) -> None:
         body[OUTCOME] = asdict(outcome)
         if status_of(outcome.verdict) == "committed":
-            body[TOTALS] = asdict(add_batch(self.totals, plan, outcome))
+            body[TOTALS] = asdict(plan.totals_after(self.totals, outcome.published_counts))
         # A ruling has an id of its own, so that one made by another attempt is not taken for it.
         record = LedgerRecord(FORMAT, kind, plan.batch, plan.attempt if kind == BATCH else uuid.uuid4().hex[:12], at, json.dumps(body))
         try:
@@ -459,10 +442,6 @@ class Ledger:
             check_joined(older, self._batches, self.path)
             self._batches[:0] = older
             have = start
-
-
-def _as_json(changes: Mapping[str, Changes]) -> dict[str, Any]:
-    return {role: asdict(each) for role, each in changes.items()}
 
 
 def _manifests_of(ledger: str) -> str:
@@ -506,3 +485,66 @@ def prune_manifests(ledger: str, hours: int) -> int:
     for info in old:
         store.delete_file(info.path)
     return len(old)
+
+
+#: Fields in which plans of two attempts at the same batch differ; a pipeline's first record makes its ledger.
+_OF_ATTEMPT = ("attempt", "now_us", "generation")
+
+P = TypeVar("P", bound=Plan)
+
+
+class Notes:
+    """The notes in the folder ``place``."""
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def resumed(self, plan: P) -> P:
+        """``plan`` with the time of the attempt that left the notes, against which it judged event times, if it was one at ``plan``."""
+        noted = self.read(PLAN)
+        if noted is None:
+            return plan
+        known = json.loads(noted)
+        return replace(plan, now_us=known["now_us"]) if known["digest"] == _digest(plan) else plan
+
+    def begin(self, plan: Plan) -> None:
+        """Drop all notes, unless they are of an attempt at ``plan`` with the same time."""
+        if self.read(PLAN) != _note_of(plan):
+            self.clear()
+            self.write(PLAN, _note_of(plan))
+
+    def expire(self, batch: int) -> None:
+        """Drop all notes, unless they are of an attempt at the batch of this number."""
+        noted = self.read(PLAN)
+        if noted is None or json.loads(noted)["batch"] != batch:
+            self.clear()
+
+    def read(self, name: str) -> bytes | None:
+        """The note ``name``; null if there is none, or it is torn."""
+        try:
+            with store_of(self._place).open_input_stream(f"{name}.json") as stream:
+                digest, _, body = stream.read().partition(b"\n")
+        except FileNotFoundError:
+            return None
+        return body if digest == _checksum(body) else None
+
+    def write(self, name: str, body: bytes) -> None:
+        make_folder(self._place)
+        with store_of(self._place).open_output_stream(f"{name}.json") as stream:
+            stream.write(_checksum(body) + b"\n" + body)
+
+    def clear(self) -> None:
+        remove_folder(self._place)
+
+
+def _digest(plan: Plan) -> str:
+    fields = {name: value for name, value in stored(plan).items() if name not in _OF_ATTEMPT}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+
+
+def _note_of(plan: Plan) -> bytes:
+    return json.dumps({"digest": _digest(plan), "batch": plan.batch, "now_us": plan.now_us}).encode()
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(body).hexdigest().encode()

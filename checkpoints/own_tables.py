@@ -10,23 +10,20 @@ import json
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
-import pyarrow.fs as pa_fs
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from windowmill.checkpoints import data_files
-from windowmill.checkpoints.batches import Changes, LastWrite, digest_of, identity_of
+from windowmill.checkpoints.batches import Changes, LastWrite, Plan, digest_of, identity_of
 from windowmill.checkpoints.committer import Committer, DeltaRsCommitter, Publication
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_tables import actions_of, entry_name, existing, has_lost_its_beginning, sizes_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.stores import remedy, store_of
 from windowmill.windowing.errors import (
     FencedError,
@@ -90,15 +87,16 @@ class BatchCommit:
     note: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
 class OwnTable:
     """The Delta table at ``place``; its ``role`` in the pipeline is sink, state, quarantine or quality, or held.
 
     The simulator of the tests has tables in memory with the same methods.
     """
 
-    def __init__(self, role: str, place: str, committer: Committer | None = None) -> None:
-        self.role, self.place = role, place
-        self._committer = DeltaRsCommitter() if committer is None else committer
+    role: str
+    place: str
+    committer: Committer = field(default_factory=DeltaRsCommitter)
 
     def table_version(self) -> TableVersion | None:
         """The current id and version; none if there is no table."""
@@ -147,7 +145,7 @@ class OwnTable:
     def change_at(self, version: int) -> Change | None:
         """The commit that created ``version``; none if the log no longer contains it."""
         try:
-            with self._files.open_input_file(entry_name(version)) as stream:
+            with store_of(self.place).open_input_file(entry_name(version)) as stream:
                 return _change(version, actions_of(stream.read()))
         except FileNotFoundError:
             return None
@@ -156,7 +154,7 @@ class OwnTable:
 
     def refuse_misfit(self, changes: Changes) -> None:
         """Raise an error if ``changes`` could not be committed."""
-        self._committer.check(self.place, self.role, changes)
+        self.committer.check(self.place, self.role, changes)
 
     def missing(self, files: Sequence[DataFile]) -> list[DataFile]:
         return data_files.missing(self.place, files)
@@ -175,7 +173,7 @@ class OwnTable:
             data_files.copy(source, target, absent)
 
     def commit(self, publication: Publication) -> None:
-        self._committer.commit(self.place, publication)
+        self.committer.commit(self.place, publication)
 
     def remove(self, files: Sequence[DataFile], folder: str = "") -> None:
         """Delete files that no commit names, here or in a ``folder`` below; what cannot be deleted is left to ``maintain``."""
@@ -190,10 +188,6 @@ class OwnTable:
                 f"an older copy: {_NEWEST}"
             )
         return found
-
-    @cached_property
-    def _files(self) -> pa_fs.FileSystem:
-        return store_of(self.place)
 
     def _load(self) -> DeltaTable | None:
         try:
@@ -223,17 +217,15 @@ def _change(version: int, actions: list[dict[str, Any]]) -> Change:
         for kind in ("add", "remove"):
             if kind in action:
                 files[kind, bool(action[kind].get("dataChange", True))].add(identity_of(action[kind]))
-    transactions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}
-    added, moved_in, removed, moved_out = map(frozenset, files.values())
-    return Change(version, str(info.get("operation", "?")), added, removed, _note(info), transactions, moved_in, moved_out)
-
-
-def _note(info: Mapping[str, Any]) -> Mapping[str, Any]:
     try:
         note = json.loads(info.get("userMetadata") or "{}")
     except ValueError:
-        return {}
-    return note if isinstance(note, dict) and ("generation" in note or "windowmill" in note) else {}
+        note = {}
+    if not isinstance(note, dict) or note.keys().isdisjoint(("generation", "windowmill")):
+        note = {}
+    transactions = {action["txn"]["appId"]: int(action["txn"]["version"]) for action in actions if "txn" in action}
+    added, moved_in, removed, moved_out = map(frozenset, files.values())
+    return Change(version, str(info.get("operation", "?")), added, removed, note, transactions, moved_in, moved_out)
 
 
 def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> None:

@@ -38,7 +38,7 @@ import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import CommitFailedError
 
-from windowmill.checkpoints.batches import Batch, Changes, LastWrite, Outcome
+from windowmill.checkpoints.batches import Batch, Changes, LastWrite, Outcome, Plan, PurgePlan, RestorePlan
 from windowmill.checkpoints.committer import Publication, Rewritten, error_of
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_tables import actions_of, entry_name
@@ -46,7 +46,6 @@ from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import EXPENDABLE, ORDER, REBUILD, BatchCommit, OwnTable, check_table_version, refuse_foreign, reread
 from windowmill.checkpoints.places import local_path
-from windowmill.checkpoints.plans import Plan, PurgePlan, RestorePlan
 from windowmill.checkpoints.rewriting import ErasedFiles, KeysFile, UndoneFiles
 from windowmill.checkpoints.stores import (
     FAILURES,
@@ -215,7 +214,12 @@ def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[P
     note = {"generation": plan.generation, "batch": plan.batch, "attempt": plan.attempt, "verdict": batch.verdict}
 
     def of(role: str, each: Changes, name: str = "", **more: Any) -> Publication:
-        rewrites = _rewriting(ledger, plan, role)
+        rewrites: Callable[[str, DeltaTable], Rewritten] | None = None  # finds the files with rows that the plan removes
+        match plan:
+            case RestorePlan() if role in ("sink", "quarantine"):
+                rewrites = partial(UndoneFiles.of, plan=plan, role=role)
+            case PurgePlan():
+                rewrites = partial(ErasedFiles.of, role=role, keys=KeysFile(ledger.path, plan.attempt).read)
         return Publication(role, plan.app_id(name or role), plan.batch, each, note | {"digest": each.digest}, rewrites=rewrites, **more)
 
     due = [of("quality", changes["quality"])] if "quality" in changes else []
@@ -226,16 +230,6 @@ def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[P
     elif batch.status == "held" and "sink" in changes:
         due.append(of("held", replace(changes["sink"], kept=(), removes=(), replaces=None), replaces_all=True))
     return due
-
-
-def _rewriting(ledger: Ledger, plan: Plan, role: str) -> Callable[[str, DeltaTable], Rewritten] | None:
-    """Finds the files with rows that ``plan`` removes; null if it removes none from the table with this ``role``."""
-    match plan:
-        case RestorePlan() if role in ("sink", "quarantine"):
-            return partial(UndoneFiles.of, plan=plan, role=role)
-        case PurgePlan():
-            return partial(ErasedFiles.of, role=role, keys=KeysFile(ledger.path, plan.attempt).read)
-    return None
 
 
 def _found(batch: Batch, table: OwnTable, publication: Publication, *, anywhere: bool = False) -> BatchCommit | None:
@@ -260,7 +254,11 @@ def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publi
                 refuse_foreign(ledger, table, before)
         elif role == "sink":
             _refuse_strange_sink(ledger, batch.plan, table)
-        _fetch(batch, tables, publication)
+        if batch.holds and role not in ("quality", "held"):
+            for files, folder in _held_copies(role, publication.changes):  # copied back if they are gone here
+                table.fetch(files, f"{tables['held'].place}/{folder}".rstrip("/"))
+        else:
+            table.fetch(publication.changes.files)
         reach(f"{role}.before")
         try:
             table.commit(publication)
@@ -300,16 +298,6 @@ def _copy_to_held(tables: Mapping[str, OwnTable], changes: Mapping[str, Changes]
     for role in changes.keys() - {"quality"}:
         for files, folder in _held_copies(role, changes[role]):
             tables["held"].fetch(files, tables[role].place, folder)
-
-
-def _fetch(batch: Batch, tables: Mapping[str, OwnTable], publication: Publication) -> None:
-    """See to it that the files to commit are there; those of a batch that was held are copied back if they are not."""
-    role, held = publication.role, tables["held"]
-    if batch.holds and role not in ("quality", "held"):
-        for files, folder in _held_copies(role, publication.changes):
-            tables[role].fetch(files, f"{held.place}/{folder}".rstrip("/"))
-    else:
-        tables[role].fetch(publication.changes.files)
 
 
 def _held_copies(role: str, changes: Changes) -> list[tuple[Sequence[DataFile], str]]:

@@ -28,9 +28,8 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import TableNotFoundError
 from deltalake.transaction import AddAction, RemoveAction
 
-from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
 from windowmill.checkpoints.data_files import remove
-from windowmill.checkpoints.delta_tables import KeptTable, actions_of, entry_name, floor_of
+from windowmill.checkpoints.delta_tables import NO_HOOKS, KeptTable, actions_of, checkpoint_if_due, entry_name, floor_of
 from windowmill.checkpoints.stores import FAILURES, create_table, is_disk_full, remedy, store_of
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, OutdatedLedgerError, StorageFullError, first_line
 
@@ -141,11 +140,6 @@ class RecordFile:
         match = _NAME.fullmatch(self.path)
         return int(match["level"]) if match else 0
 
-    @property
-    def statistics(self) -> str:
-        ends = {"minValues": {"batch": self.first}, "maxValues": {"batch": self.last}}
-        return json.dumps({"numRecords": self.records, **ends, "nullCount": {"batch": 0}})
-
 
 def packed(records: Sequence[LedgerRecord], level: int) -> tuple[RecordFile, bytes]:
     """A new file of ``records`` and its bytes; its unique name contains the CRC-32 of the bytes."""
@@ -226,15 +220,13 @@ def _rows(content: bytes, *, trusted: bool) -> list[dict[str, Any]]:
         raise ValueError(f"it declares {declared:,} bytes and {metadata.num_rows:,} rows")
     known = [name for name in SCHEMA.names if name in reader.schema_arrow.names]
     table = reader.read(columns=known, use_threads=False)
-    columns = {name: _values(table.column(name)) for name in known}
-    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-
-
-def _values(column: pa.ChunkedArray) -> list[Any]:
+    columns = dict(zip(known, table.columns, strict=True))
+    instants = {name for name, column in columns.items() if column.type == _AT}
     # pyarrow imports pandas to convert timestamps, which takes longer than the rest of a run that finds nothing new.
-    instants = column.type == _AT
-    values: list[Any] = (column.cast(pa.int64()) if instants else column).to_pylist()
-    return [value if value is None else _EPOCH + timedelta(microseconds=value) for value in values] if instants else values
+    values = {name: (column.cast(pa.int64()) if name in instants else column).to_pylist() for name, column in columns.items()}
+    for name in instants:
+        values[name] = [at if at is None else _EPOCH + timedelta(microseconds=at) for at in values[name]]
+    return [dict(zip(known, cells, strict=True)) for cells in zip(*values.values(), strict=True)]
 
 
 class DeltaRecords:
@@ -313,7 +305,7 @@ class DeltaRecords:
         properties = {"kind": record.kind, "batch": str(record.batch), "attempt": record.attempt}
         file, content = packed([numbered], 0)
         for _ in range(_ATTEMPTS):
-            version = self._version
+            version = None if self._table is None else self._table.version()
             try:
                 self._commit([(file, content)], [], properties, data_change=True)
                 break
@@ -378,10 +370,6 @@ class DeltaRecords:
     def _count(self) -> int:
         return sum(file.records for file in self._files)
 
-    @property
-    def _version(self) -> int | None:
-        return None if self._table is None else self._table.version()
-
     def _records(self, files: Sequence[RecordFile]) -> dict[str, list[LedgerRecord]]:
         if self._table is None:
             return {}
@@ -404,7 +392,7 @@ class DeltaRecords:
                 f"ledger {self._path}: another run wrote while this one was at its {record.kind} of batch {record.batch}; "
                 "it stops without effect"
             ) from failure
-        if self._version != version:
+        if (None if self._table is None else self._table.version()) != version:
             return False  # a merge or vacuum: the records are the ones this writer has read
         failed = f"ledger {self._path}: the {record.kind} of batch {record.batch} could not be written ({first_line(failure)})"
         if is_disk_full(failure):
@@ -418,13 +406,14 @@ class DeltaRecords:
             settings = {"mode": "error", "name": "windowmill ledger", "configuration": CONFIGURATION}
             self._table = create_table(self._path, SCHEMA, **settings)
         table, store = self._table, store_of(self._table.table_uri)
+        now = time.time_ns() // 1_000_000
+        actions: list[AddAction | RemoveAction] = []
         for file, content in added:
             with store.open_output_stream(file.path, buffer_size=1 << 16) as stream:  # deltalake takes no unbuffered pyarrow writes
                 stream.write(content)
-        now = time.time_ns() // 1_000_000
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size_bytes, {}, now, data_change, file.statistics) for file, _ in added
-        ]
+            ends = {"minValues": {"batch": file.first}, "maxValues": {"batch": file.last}}
+            statistics = json.dumps({"numRecords": file.records, **ends, "nullCount": {"batch": 0}})
+            actions.append(AddAction(file.path, file.size_bytes, {}, now, data_change, statistics))
         actions += [RemoveAction(file.path, data_change, now, file.size_bytes) for file in removed]
         count = self._count + sum(file.records for file, _ in added) - sum(file.records for file in removed)
         # No retries: a retry would rebase onto the other writer's record, and both would have planned or committed the same batch.

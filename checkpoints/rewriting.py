@@ -22,11 +22,12 @@ import pyarrow.fs as pa_fs
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
+from windowmill.checkpoints.batches import RestorePlan
 from windowmill.checkpoints.data_files import DataFile, rows_of, write_files
+from windowmill.checkpoints.delta_tables import files_of
 from windowmill.checkpoints.ledger import CHANGES, MANIFEST, read_manifest, remove_manifest, write_manifest
-from windowmill.checkpoints.plans import RestorePlan
 from windowmill.checkpoints.records import DeltaRecords, LedgerRecord
-from windowmill.checkpoints.state.tables import files_of, order_of
+from windowmill.checkpoints.state.tables import order_of
 from windowmill.checkpoints.stores import filesystem_of, make_folder, remove_folder
 from windowmill.windowing.columnar.rows import are_among
 from windowmill.windowing.errors import LedgerCorruptError

@@ -25,9 +25,9 @@ from pydantic import TypeAdapter
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import widens
 from windowmill.checkpoints.data_files import DataFile, FileWriter
-from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.places import local_path
-from windowmill.checkpoints.state.tables import files_of, keys_of, order_of
+from windowmill.checkpoints.state.tables import keys_of, order_of
 from windowmill.checkpoints.stores import filesystem_of, is_table, make_folder, remedy, store_of
 from windowmill.windowing.columnar.added_columns import BUCKET, SUM
 from windowmill.windowing.columnar.hashes import RowCheck, with_buckets, with_checksums

@@ -22,11 +22,9 @@ from deltalake import CommitProperties, DeltaTable
 from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 
-from windowmill.checkpoints.committer import NO_HOOKS, checkpoint_if_due
-from windowmill.checkpoints.delta_tables import KeptTable
+from windowmill.checkpoints.delta_tables import NO_HOOKS, KeptTable, checkpoint_if_due, merge_if_many
 from windowmill.checkpoints.records import CONFIGURATION
 from windowmill.checkpoints.stores import FAILURES, create_table, is_disk_full, remedy, store_of
-from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, StorageFullError, first_line
 
 #: Number of newest rows whose digests are computed again, at 3 µs a row.

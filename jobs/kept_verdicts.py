@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from windowmill.checkpoints.plans import Plan
+from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.stores import options_of, remedy
 from windowmill.expectations.gate import Verdict, last_verdict
 from windowmill.windowing.errors import StateCorruptError, first_line

@@ -16,10 +16,10 @@ from typing import Any
 from deltalake.exceptions import DeltaError
 
 from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.delta_tables import files_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, absolute
 from windowmill.checkpoints.quoting import backquoted, spark_text
-from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.instants import instant_us
 from windowmill.jobs.runnables import runnable_of

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from zoneinfo import TZPATH
 
-from windowmill.checkpoints.plans import Plan
+from windowmill.checkpoints.batches import Plan
 from windowmill.jobs.sources.base import KINDS
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.errors import CodeChangedError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scripts.markdown import MADE, table
-from windowmill.checkpoints.features import READABLE, WRITABLE_BY_DELTA_RS, WRITABLE_BY_SPARK
+from windowmill.checkpoints.delta_tables import READABLE, WRITABLE_BY_DELTA_RS, WRITABLE_BY_SPARK
 from windowmill.dags.metrics import METRICS
 from windowmill.windowing.settings import OF_OTHERS, SETTINGS
 

@@ -17,9 +17,8 @@ from deltalake import QueryBuilder
 
 from windowmill.checkpoints.delta_tables import sizes_of
 from windowmill.checkpoints.quoting import quoted, sql_text
-from windowmill.checkpoints.state.compaction import needed_rows
 from windowmill.checkpoints.state.reading import OpenSessions, rows_of, rows_of_spans
-from windowmill.checkpoints.state.tables import latest_entries, number_of_rows
+from windowmill.checkpoints.state.tables import latest_entries, needed_rows, number_of_rows
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.added_columns import (

@@ -24,8 +24,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 from deltalake.exceptions import TableNotFoundError
 
-from windowmill.checkpoints.delta_tables import fault_of_log, newest
-from windowmill.checkpoints.features import check_format
+from windowmill.checkpoints.delta_tables import check_format, fault_of_log, newest
 from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.stores import remedy, says_missing, store_of
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -176,11 +175,6 @@ def between(column: str, low: int, high: int) -> Where:
     return ColumnComparison(column, ">=", low) & ColumnComparison(column, "<", high)
 
 
-def any_present(columns: Collection[str]) -> Where:
-    """One of ``columns`` is not null."""
-    return Either(tuple(map(Present, columns)))
-
-
 def _may_lie(value: int, bounds: list[Any]) -> bool:
     low, high = bounds
     return (low is None or low <= value) and (high is None or high >= value)
@@ -253,12 +247,12 @@ def rows_of_part(wanted: Wanted) -> Where:
     """All rows of the part that has the ``wanted`` ones, in a table that may have rows of others."""
     if isinstance(wanted, OpenSessions):
         return Present(GAP)
-    return any_present((SLICE, *wanted.columns) if isinstance(wanted, WithSpans) else (SLICE,))
+    return Either(tuple(map(Present, (SLICE, *(wanted.columns if isinstance(wanted, WithSpans) else ())))))
 
 
 def rows_of_spans(columns: Collection[str]) -> Where:
     """The rows that hold spans, of which each has at least one of ``columns``."""
-    return Present(SLICE, present=False) & any_present(columns)
+    return Present(SLICE, present=False) & Either(tuple(map(Present, columns)))
 
 
 def rows_of(wanted: Wanted) -> Where:
@@ -302,6 +296,14 @@ def open_file(uri: str, file: Mapping[str, Any]) -> pq.ParquetFile:
     parquet = pq.ParquetFile(opened, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
     _same(uri, file["path"], "rows", parquet.metadata.num_rows, file["num_records"])
     return parquet
+
+
+def footer(table: DeltaTable, file: Mapping[str, Any]) -> pq.FileMetaData:
+    parquet = open_file(table.table_uri, file)
+    try:
+        return parquet.metadata
+    finally:
+        parquet.close(force=True)
 
 
 def read_file(uri: str, file: Mapping[str, Any], schema: pa.Schema, may_lack: Collection[str]) -> pa.Table:

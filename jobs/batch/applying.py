@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from windowmill.checkpoints.batches import Batch, Changes, effective_batches, state_plans
+from windowmill.checkpoints.batches import ApplyPlan, Batch, Changes, Plan, effective_batches, format_instant, state_plans
 from windowmill.checkpoints.committer import refuse_misfit
-from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import ApplyPlan, Plan, format_instant
 from windowmill.checkpoints.state.readers import DeltaState, MemoryState
-from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning

@@ -21,16 +21,13 @@ import pyarrow.compute as pc
 from deltalake import QueryBuilder
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Batch, Changes
-from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.batches import Batch, Changes, Plan, RunPlan
+from windowmill.checkpoints.delta_tables import merge_if_many, newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan, RunPlan
 from windowmill.checkpoints.quoting import quoted
-from windowmill.checkpoints.state.compaction import compact_entries, overgrown_from
-from windowmill.checkpoints.state.tables import NeededRows, compact_partials, is_overgrown, is_scattered
+from windowmill.checkpoints.state.tables import NeededRows, compact_entries, compact_partials, is_overgrown, is_scattered, overgrown_from
 from windowmill.checkpoints.stores import is_table
-from windowmill.checkpoints.upkeep import merge_if_many
 from windowmill.expectations import gate
 from windowmill.expectations.gate import Verdict
 from windowmill.expectations.gx import load

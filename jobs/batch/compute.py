@@ -14,11 +14,9 @@ from typing import Any
 import pyarrow as pa
 
 from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.committer import ReplacedRange
 from windowmill.checkpoints.data_files import DataFile, remove
-from windowmill.checkpoints.delta_tables import newest
-from windowmill.checkpoints.features import delta_rs_can_write
-from windowmill.checkpoints.plans import Plan
-from windowmill.checkpoints.replacing import ReplacedRange
+from windowmill.checkpoints.delta_tables import delta_rs_can_write, newest
 from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_in_batches
 from windowmill.checkpoints.stores import is_table, use_options
 from windowmill.jobs.batch.applying import carried_of, with_gaps
@@ -26,8 +24,17 @@ from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job, Step, 
 from windowmill.jobs.layouts.base import BatchSurvey, Part
 from windowmill.jobs.layouts.carried import CarriedPart, carry
 from windowmill.jobs.layouts.input import Emission
-from windowmill.jobs.layouts.output import Output, Published, check_balance, combine_counts, quarantine_schema, quarantined
-from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
+from windowmill.jobs.layouts.output import (
+    RETURNED,
+    Output,
+    Published,
+    check_balance,
+    collect_results,
+    combine_counts,
+    encode_result,
+    quarantine_schema,
+    quarantined,
+)
 from windowmill.jobs.schedulers import local, tasks
 from windowmill.jobs.schedulers.exchange import REFUSED_SCHEMA, Exchange, OutputWriter, Target, Targets, task_number
 from windowmill.jobs.schedulers.file_rows import FileRows
@@ -42,7 +49,7 @@ from windowmill.windowing.counts import Counts
 def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untimed) -> ComputedBatch:
     """Compute a small batch, of rows ``given`` by Spark or read here; raises ``TooLargeError`` if Spark has to."""
     batch, every = job.input, job.parts()
-    parts, targets = job.computed(every), _targets(job, every)
+    parts, targets = [part for part in every if part.name not in job.plan.keeps], _targets(job, every)
     with step("survey", "which windows the new rows complete"):
         surveyed = local.survey(batch, parts, given)
     new = surveyed.new
@@ -53,7 +60,8 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
         if judged is not None and (refused := judged.refused()) is not None:
             writer.quarantined(quarantined(refused, batch.columns.struct.names, batch.pipeline, job.plan, job.paths))
         output = counts + _keep_state(job, writer) + writer.output()
-        output = _with_read(job, output, surveyed)
+        output = replace(output, counts=output.counts + Counts(rows_read=surveyed.rows_read))
+        check_balance(job.input, output.counts)
         return _computed_here(job, targets, surveyed, output)
 
 
@@ -78,13 +86,6 @@ def _computed_here(job: Job, targets: Targets, surveyed: BatchSurvey[Any], outpu
     return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
 
 
-def _with_read(job: Job, output: Output, surveyed: BatchSurvey[Any]) -> Output:
-    """``output`` with the counts of the rows that were read; raises ``WindowmillError`` if they do not balance."""
-    counts = output.counts + Counts(rows_read=surveyed.rows_read)
-    check_balance(job.input, counts)
-    return replace(output, counts=counts)
-
-
 def _keep_state(job: Job, writer: OutputWriter) -> Output:
     """Write the stored rows of the state that the batch of a changed spec keeps as they are."""
     plan, runnable = job.plan, job.runnable
@@ -99,7 +100,7 @@ def _keep_state(job: Job, writer: OutputWriter) -> Output:
 def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: FinishedShares | None) -> ComputedBatch:
     """Compute a batch of any size on Spark, whose tasks write the files; ``finished`` keeps the output of each share of the keys."""
     every = job.parts()
-    parts, targets = job.computed(every), _targets(job, every)
+    parts, targets = [part for part in every if part.name not in job.plan.keeps], _targets(job, every)
     with step("survey", "which windows the new rows complete"):
         surveyed = tasks.survey(spark, job.input, parts)
     new = surveyed.new
@@ -118,7 +119,8 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
             with OutputWriter(targets) as writer:
                 output += _keep_state(job, writer) + writer.output()
             done.append(output)
-            output = _with_read(job, output, surveyed)
+            output = replace(output, counts=output.counts + Counts(rows_read=surveyed.rows_read))
+            check_balance(job.input, output.counts)
             replaced = _replaced(job, surveyed.emission)
             if replaced is not None and replaced.partly:
                 numbers = spark.range(0, len(replaced.partly), 1, len(replaced.partly))
@@ -196,15 +198,11 @@ def _with_quarantined(
 
 def _replaced(job: Job, emission: Emission) -> ReplacedRange | None:
     """What a batch replaces of the rows that earlier ones have published; null for nothing, and for a sink that Spark must write."""
-    sink, ends = job.runnable.sink_path, _replaced_ends(job.plan, emission)
+    sink = job.runnable.sink_path
+    ends = job.plan.replaced if job.plan.builds_state else (emission.after, emission.through)
     if ends is None or not delta_rs_can_write(sink):
         return None
     return ReplacedRange.of(sink, newest(sink), ends, job.replaced_windows)
-
-
-def _replaced_ends(plan: Plan, emission: Emission) -> tuple[int, int] | None:
-    """The range (begin, end] of window ends whose published rows the batch replaces; null for none."""
-    return plan.replaced if plan.builds_state else (emission.after, emission.through)
 
 
 def _keep(job: Job, replaced: ReplacedRange, paths: Sequence[str]) -> tuple[DataFile, ...]:
@@ -238,7 +236,8 @@ def _computed(
     job: Job, targets: Targets, surveyed: BatchSurvey[Any], output: Output, replaced: ReplacedRange | None, kept: Sequence[DataFile]
 ) -> ComputedBatch:
     emission, plan = surveyed.emission, job.plan
-    ends, applies = _replaced_ends(plan, emission), plan.changes_spec
+    applies = plan.changes_spec
+    ends = plan.replaced if plan.builds_state else (emission.after, emission.through)
     # Of a changed spec the state gets its columns also if it has no rows: what reads it looks for all of them.
     widens_state = applies and is_table(job.runnable.places.state)
     changes = {

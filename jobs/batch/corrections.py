@@ -14,14 +14,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.batches import Changes, Plan
 from windowmill.checkpoints.data_files import DataFile, remove, write_files
-from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.quoting import sql_text
-from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.sources.table_rows import ends_in_sql, queried

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from windowmill.checkpoints.batches import effective_batches
+from windowmill.checkpoints.batches import BackfillPlan, Plan, PurgePlan, RestatePlan, effective_batches
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import BackfillPlan, Plan, PurgePlan, RestatePlan
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.engine import compute_of, never_spark
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.batches import Changes, Plan
 from windowmill.checkpoints.data_files import missing, remove
-from windowmill.checkpoints.finished import Notes
+from windowmill.checkpoints.ledger import Notes
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.state.readers import DeltaState
-from windowmill.checkpoints.stores import Options, options_of
+from windowmill.checkpoints.stores import Options
 from windowmill.jobs.layouts.base import Part
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Emission, TableInput
-from windowmill.jobs.layouts.output import Output, Role
-from windowmill.jobs.layouts.returning import decoded, encoded, returnable
+from windowmill.jobs.layouts.output import Output, Role, decoded, encoded, returnable
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import NO_ANSWERS, Answers, PlainRows
 from windowmill.windowing.columnar.hashes import RowCheck
@@ -50,14 +48,6 @@ class Job:
     options: Mapping[str, Options]  #: For each place in object storage, the settings of its client; they hold credentials.
     answers: Answers = NO_ANSWERS  #: Results of conditions that only Spark evaluates.
 
-    @classmethod
-    def of(
-        cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, check: RowCheck, windows: tuple[str, ...] | None = None
-    ) -> Job:
-        every = (runnable.source_path, runnable.sink_path, runnable.places.root)
-        options = {place: found for place in every if (found := options_of(place)) is not None}
-        return cls(runnable, plan, source, reading, check, windows, options)
-
     @property
     def replaced_windows(self) -> tuple[str, ...] | None:
         """Names of the windows whose rows the batch replaces; null for all windows of the sink."""
@@ -82,10 +72,6 @@ class Job:
 
     def parts(self) -> list[Part]:
         return parts_of(self.input, self.state)
-
-    def computed(self, parts: Sequence[Part]) -> list[Part]:
-        """Those of ``parts`` that the batch computes; a changed spec keeps the stored state of the others."""
-        return [part for part in parts if part.name not in self.plan.keeps]
 
 
 @returnable

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from deltalake.exceptions import DeltaError
 
 from windowmill.checkpoints import protocol, stores
-from windowmill.checkpoints.batches import Changes, Outcome
+from windowmill.checkpoints.batches import Changes, Outcome, Plan, RestatePlan
 from windowmill.checkpoints.delta_tables import tables_kept
-from windowmill.checkpoints.finished import Notes
-from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.ledger import Ledger, Notes
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places, Runnable
-from windowmill.checkpoints.plans import Plan, RestatePlan
 from windowmill.checkpoints.protocol import check_conditional_writes, lease
 from windowmill.checkpoints.stores import is_table, use_options_of
 from windowmill.jobs.batch import planning

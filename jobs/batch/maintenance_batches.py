@@ -17,18 +17,26 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
 
 from windowmill.checkpoints import savepoints
-from windowmill.checkpoints.batches import Batch, Changes, Outcome, effective_batches
-from windowmill.checkpoints.committer import beyond_delta_rs, widens
+from windowmill.checkpoints.batches import (
+    BackfillPlan,
+    Batch,
+    Changes,
+    FoldPlan,
+    Outcome,
+    Plan,
+    PurgePlan,
+    RestatePlan,
+    RestorePlan,
+    effective_batches,
+)
+from windowmill.checkpoints.committer import ReplacedRange, beyond_delta_rs, widens
 from windowmill.checkpoints.data_files import DataFile, FileWriter, rows_of, write_files
-from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import BackfillPlan, FoldPlan, Plan, PurgePlan, RestatePlan, RestorePlan
-from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.rewriting import UndoneFiles
 from windowmill.checkpoints.savepoints import Savepoint, replaced_files
-from windowmill.checkpoints.state.compaction import replacing
-from windowmill.checkpoints.state.tables import files_of
+from windowmill.checkpoints.state.tables import replacing
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.corrections import superseded

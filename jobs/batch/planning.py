@@ -11,13 +11,12 @@ from importlib.metadata import version as distribution_version
 from itertools import chain
 from typing import Any
 
-from windowmill.checkpoints.batches import Batch, state_plans
+from windowmill.checkpoints.batches import BackfillPlan, Batch, Plan, RestatePlan, RunPlan, state_plans
 from windowmill.checkpoints.committer import error_of
-from windowmill.checkpoints.features import check_appendable, check_writable_features
+from windowmill.checkpoints.delta_tables import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables, refuse_committed, verify, verify_table_versions
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import BackfillPlan, Plan, RestatePlan, RunPlan
 from windowmill.checkpoints.stores import forbidden_folder, located
 from windowmill.expectations.suites import needs_spark, rules, type_problems
 from windowmill.jobs import user_code

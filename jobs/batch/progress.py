@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Literal
 from rich.console import Console
 from rich.text import Text
 
-from windowmill.checkpoints.batches import Batch, Outcome
+from windowmill.checkpoints.batches import Batch, Outcome, Plan
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.plans import Plan
 from windowmill.expectations.rule import quarantined_rate
 from windowmill.jobs.in_lines import PlainConsole, in_lines
 from windowmill.windowing.counts import Counts

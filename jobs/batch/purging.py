@@ -13,11 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from windowmill.checkpoints.batches import Changes, Outcome, state_plans
+from windowmill.checkpoints.batches import Changes, Outcome, Plan, PurgePlan, state_plans
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan, PurgePlan
 from windowmill.checkpoints.rewriting import ErasedFiles, ErasedKeys, KeysFile
 from windowmill.checkpoints.savepoints import savepoint_names
 from windowmill.checkpoints.state.inspection import key_value

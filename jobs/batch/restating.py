@@ -19,14 +19,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 
-from windowmill.checkpoints.batches import Changes, effective_batches, state_plans
+from windowmill.checkpoints.batches import Changes, RestatePlan, effective_batches, state_plans
 from windowmill.checkpoints.data_files import DataFile, FileWriter, remove, write_files
+from windowmill.checkpoints.delta_tables import files_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import RestatePlan
 from windowmill.checkpoints.quoting import sql_text
-from windowmill.checkpoints.state.compaction import keep, replacing, rows_numbered
-from windowmill.checkpoints.state.tables import files_of
+from windowmill.checkpoints.state.tables import keep, replacing, rows_numbered
 from windowmill.checkpoints.stores import filesystem_of, is_local, is_table, table_at
 from windowmill.jobs import json_lines
 from windowmill.jobs.batch.corrections import Corrections, corrections

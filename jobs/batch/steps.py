@@ -25,20 +25,18 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
 from windowmill.checkpoints import protocol
-from windowmill.checkpoints.batches import Changes, Outcome
+from windowmill.checkpoints.batches import Changes, Outcome, Plan
 from windowmill.checkpoints.committer import beyond_delta_rs, error_of, retyped, rewrite, widens, wider_fields
 from windowmill.checkpoints.data_files import rows_of
 from windowmill.checkpoints.delta_tables import newest
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.savepoints import keep_replaced
-from windowmill.checkpoints.state.compaction import replacing
 from windowmill.checkpoints.state.reading import open_state, read_file, reporting_damage
-from windowmill.checkpoints.state.tables import keys_of
-from windowmill.checkpoints.stores import is_table, is_unavailable, remedy
+from windowmill.checkpoints.state.tables import keys_of, replacing
+from windowmill.checkpoints.stores import is_table, is_unavailable, options_of, remedy
 from windowmill.jobs.batch import closing, engine
 from windowmill.jobs.batch.corrections import renumbered
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job
@@ -232,7 +230,9 @@ class _Steps:
         check = open_state(places.state, left_at=None if state is None else state.version)
         others = plan.range is not None and has_dropped_windows(pipeline, ledger)
         windows = tuple(window.name for window in pipeline.windows) if others else None
-        self.job = Job.of(runnable, plan, source, reading, check, windows)
+        stores = (runnable.source_path, runnable.sink_path, places.root)
+        options = {place: found for place in stores if (found := options_of(place)) is not None}
+        self.job = Job(runnable, plan, source, reading, check, windows, options)
         widen_tables(self.job, ledger, progress)
 
     def _start_spark(self) -> SparkSession:
@@ -268,10 +268,10 @@ class _Steps:
             return compute_from_state(self.job, self.progress.step)
         in_a_task = True
         # A batch without rows is not worth the start of a task.
-        if engine.tries_this_process(self.pipeline) or not self.job.input.files:
+        if engine.tries_this_process(self.pipeline) or not self.job.reading.files:
             from windowmill.jobs.batch.compute import compute_locally
 
-            if self.job.input.files and not hopping_windows.is_compiled:
+            if self.job.reading.files and not hopping_windows.is_compiled:
                 self.progress.say("  compiling kernels, once on this machine: a minute or more (`windowmill setup` does it beforehand)")
             try:
                 computed = compute_locally(self.job, step=self.progress.step)
@@ -289,7 +289,7 @@ class _Steps:
 
     def _computed_by_spark(self, *, in_a_task: bool) -> ComputedBatch:
         closing.import_engine(self.pipeline)  # while a JVM that a cold run has begun is starting
-        if self.job.input.plain is None and self.job.input.files:
+        if self.job.input.plain is None and self.job.reading.files:
             with self.progress.step("conditions", "those that only Spark evaluates"):
                 self.job = replace(self.job, answers=answers_of(self.job.input, self.spark(), self.job.options))
         if in_a_task:

@@ -13,7 +13,7 @@ from windowmill.checkpoints.stores import use_options
 from windowmill.jobs.batch.job import ComputedBatch, Job, Step
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
+from windowmill.jobs.layouts.output import RETURNED, collect_results, encode_result
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.access import DataFrame, SparkSession, map_in_arrow, mapped
 from windowmill.windowing.errors import WindowmillError
@@ -21,9 +21,9 @@ from windowmill.windowing.errors import WindowmillError
 
 def compute_in_a_task(job: Job, spark: SparkSession, step: Step) -> ComputedBatch:
     """As :func:`.compute_locally`, in one task of Spark, which is given the rows if only Spark can read them."""
-    limits.check_files(job.input.files, None)
+    limits.check_files(job.reading.files, None)
     with step("apply", "new rows and restored state into windows, in one task"):
-        reads = job.input.plain is not None or not job.input.files
+        reads = job.input.plain is not None or not job.reading.files
         found = _of_task(job, spark, given=not reads)
         if reads and isinstance(found, OnlySparkError):
             found = _of_task(job, spark, given=True)
@@ -41,7 +41,7 @@ def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
 
     stages = [part.reading for part in job.parts()]
     for stage in stages:
-        limits.check_files(job.input.files, stage.layout)
+        limits.check_files(job.reading.files, stage.layout)
     rows = read_by_spark(job.input, stages, spark)
     [found] = collect_results(mapped(rows.coalesce(1), partial(_in_task_given, job, _empty(rows)), RETURNED))
     return found

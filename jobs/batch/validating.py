@@ -20,11 +20,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.batches import Changes, Plan
 from windowmill.checkpoints.data_files import DataFile, write_files
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import Options, is_local, options_of, remote_store_of, use_options
 from windowmill.expectations import docs, gate
@@ -35,7 +34,7 @@ from windowmill.expectations.suites import COLUMNS, windows_of
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.layouts.limits import MAX_VALIDATED_IN_PANDAS
-from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
+from windowmill.jobs.layouts.output import RETURNED, collect_results, encode_result
 from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.spark.access import DataFrame, SparkSession, access_to, map_in_arrow, parquet_rows
 from windowmill.jobs.spark.spark_settings import literal_path
@@ -171,7 +170,7 @@ def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], Sp
     """The indexes of those rules of ``suite`` that every row is certain to keep."""
     statistics = [json.loads(file.stats) for file in files.files]
     names = files.schema.names
-    kept = {rule.index for rule in suite if _is_of_columns(rule) and rule.arguments["column_list"] == names}
+    kept = {rule.index for rule in suite if rule.type == COLUMNS and rule.arguments == {"column_list": names}}
     kept |= {rule.index for rule in suite if _shown_by(statistics, rule, files.schema)}
     read = [rule for rule in suite if rule.index not in kept and _is_read(rule) and set(_columns(rule)) <= set(names)]
     if read:
@@ -182,13 +181,14 @@ def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], Sp
 
 def may_need_evaluation(suite: Sequence[Rule]) -> bool:
     """Whether ``suite`` has a rule that Great Expectations evaluates even if every row keeps it."""
-    return not all(is_rate(rule) or is_of_past(rule) or _is_of_columns(rule) or _is_shown(rule) or _is_read(rule) for rule in suite)
+    others = [rule for rule in suite if rule.type != COLUMNS or rule.arguments.keys() != {"column_list"}]
+    return not all(is_rate(rule) or is_of_past(rule) or _is_shown(rule) or _is_read(rule) for rule in others)
 
 
 def _broken_locally(files: ResultFiles, suite: Sequence[Rule]) -> set[int]:
     if files.n_rows <= MAX_COMPARED:
         rows = files.here()
-        return {rule.index for rule in suite if (_is_doubled if rule.type == _UNIQUE else _breaks)(rule, rows)}
+        return {rule.index for rule in suite if _breaks(rule, rows)}
     numbers = pa.record_batch({"id": pa.array(range(len(files.files)))})
     return _broken(_count(files, suite, 1, {}, iter([numbers])))
 
@@ -198,10 +198,6 @@ def _broken_by_spark(files: ResultFiles, suite: Sequence[Rule], session: SparkSe
     options = {} if is_local(files.table) else {files.table: options_of(files.table) or {}}
     counted = map_in_arrow(session.range(0, n, 1, min(n, cores)), partial(_count, files, suite, cores, options), _COUNTED)
     return set[int]().union(*collect_results(map_in_arrow(counted.repartitionById(cores, "share"), _share_broken, RETURNED)))
-
-
-def _is_of_columns(rule: Rule) -> bool:
-    return rule.type == COLUMNS and rule.arguments.keys() == {"column_list"}
 
 
 def _bare(rule: Rule) -> Mapping[str, Any]:
@@ -272,15 +268,13 @@ def _columns(rule: Rule) -> Sequence[str]:
     return (*own, "window") if windows_of(rule) is not None else tuple(own)
 
 
-def _is_doubled(rule: Rule, rows: pa.Table) -> bool:
-    try:
-        return bool(rows.select(_columns(rule)).to_pandas().duplicated().any())
-    except (TypeError, ValueError, pa.ArrowException):  # lists and structs, and what is beyond pandas' types
-        return True
-
-
 def _breaks(rule: Rule, rows: pa.RecordBatch | pa.Table) -> bool:
     windows, given = windows_of(rule), rule.arguments
+    if rule.type == _UNIQUE:
+        try:
+            return bool(rows.select(_columns(rule)).to_pandas().duplicated().any())
+        except (TypeError, ValueError, pa.ArrowException):  # lists and structs, and what is beyond pandas' types
+            return True
     if windows is not None:
         rows = rows.filter(pc.is_in(rows.column("window"), pa.array(sorted(windows), pa.string())))
     if rule.type == _BETWEEN:

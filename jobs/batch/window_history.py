@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from windowmill.checkpoints.batches import Batch, effective_batches
+from windowmill.checkpoints.batches import Batch, Plan, effective_batches
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.plans import Plan
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.spec import Pipeline

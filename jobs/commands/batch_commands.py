@@ -13,12 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
-from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.batches import BackfillPlan, Batch
+from windowmill.checkpoints.committer import ReplacedRange
 from windowmill.checkpoints.data_files import rows_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import BackfillPlan
-from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import loop, planning
 from windowmill.jobs.batch.engine import compute_of

@@ -19,11 +19,11 @@ from rich.text import Text
 from rich.tree import Tree
 
 from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.delta_tables import RETENTION_HOURS
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places, Runnable
 from windowmill.checkpoints.protocol import outstanding
-from windowmill.checkpoints.upkeep import RETENTION_HOURS
 from windowmill.expectations import gate as validations
 from windowmill.expectations.rule import Rule, is_of_past, is_rate
 from windowmill.expectations.suites import rules

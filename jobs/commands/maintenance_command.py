@@ -12,16 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from rich.console import Group
 
-from windowmill.checkpoints import ledger, upkeep
-from windowmill.checkpoints.features import delta_rs_can_write
-from windowmill.checkpoints.finished import Notes
-from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints import delta_tables, ledger
+from windowmill.checkpoints.delta_tables import delta_rs_can_write
+from windowmill.checkpoints.ledger import Ledger, Notes
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import check_conditional_writes, lease, publish_pending
 from windowmill.checkpoints.records import DeltaRecords
-from windowmill.checkpoints.state.compaction import compact_entries
 from windowmill.checkpoints.state.reading import OpenSessions
-from windowmill.checkpoints.state.tables import NeededRows, compact_partials, is_log
+from windowmill.checkpoints.state.tables import NeededRows, compact_entries, compact_partials, is_log
 from windowmill.checkpoints.stores import FAILURES, is_table, remedy, table_at
 from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.batch.forgetting import forget
@@ -174,17 +172,17 @@ def _tidy(name: str, path: str, compact: Callable[[str], int], kept: Collection[
     """
     before = len(table_at(path).file_uris())
     rows = compact(path)
-    removed = upkeep.vacuum(path, kept, 0 if now else upkeep.RETENTION_HOURS)
+    removed = delta_tables.vacuum(path, kept, 0 if now else delta_tables.RETENTION_HOURS)
     _shorten(path, now=now)
-    left = len(upkeep.old_files(path, kept)) if now else 0
+    left = len(delta_tables.old_files(path, kept)) if now else 0
     return TableMaintenance(name, rows, before, len(table_at(path).file_uris()), removed, left)
 
 
 def _shorten(path: str, *, now: bool) -> None:
     if now:
-        upkeep.forget_log(path)
+        delta_tables.forget_log(path)
     else:
-        upkeep.shorten_log(path)
+        delta_tables.shorten_log(path)
 
 
 def _tidy_ledger(path: str, *, now: bool) -> TableMaintenance:
@@ -193,7 +191,7 @@ def _tidy_ledger(path: str, *, now: bool) -> TableMaintenance:
     before = len(table_at(path).file_uris())
     records.merge()
     removed = records.vacuum(0) if now else records.vacuum()
-    removed += ledger.prune_manifests(path, 0 if now else upkeep.RETENTION_HOURS)
+    removed += ledger.prune_manifests(path, 0 if now else delta_tables.RETENTION_HOURS)
     _shorten(path, now=now)
     return TableMaintenance("ledger", 0, before, len(table_at(path).file_uris()), removed)
 

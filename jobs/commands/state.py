@@ -20,7 +20,6 @@ from rich.text import Text
 from windowmill.checkpoints.data_files import missing
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.state.compaction import own_rows
 from windowmill.checkpoints.state.inspection import (
     LogInspection,
     PositionsInspection,
@@ -29,6 +28,7 @@ from windowmill.checkpoints.state.inspection import (
     key_value,
 )
 from windowmill.checkpoints.state.reading import OpenSessions, reporting_damage
+from windowmill.checkpoints.state.tables import own_rows
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.commands.summaries import bound, facts_table, titled
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, named_values, show

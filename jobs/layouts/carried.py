@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.state.reading import read_file, reporting_damage
-from windowmill.checkpoints.state.tables import files_of, own_entries
+from windowmill.checkpoints.state.tables import own_entries
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.base import Part, written

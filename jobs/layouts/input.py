@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pyarrow as pa
 
+from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan
-from windowmill.jobs.layouts.returning import returnable
-from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
+from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.unusable_rows import EventTimes
@@ -23,7 +22,6 @@ from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock, LatenessRule
 
 
-@returnable
 @dataclass(frozen=True, slots=True)
 class Emission:
     """Progress along the time axis with one batch."""
@@ -45,24 +43,6 @@ class Emission:
         return Clock(rule.lateness, BEFORE if self.seen is None else self.seen, self.watermark, self.since)
 
 
-def emission_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_within_range_only: bool = True) -> Emission:
-    """The emission of ``plan`` after times up to ``seen``.
-
-    ``emits_within_range_only``: a backfill that builds the state leaves later windows to runs.
-    """
-    emission = _windows_of(rule, plan, seen, emits_within_range_only=emits_within_range_only)
-    closed = rule.watermark_of(emission.emitted)
-    # Not the interval's own end: an earlier batch may have asserted a later one.
-    watermark = closed if rule.asserted or emission.seen is None else rule.watermark(emission.seen)
-    if (plan.rereads or plan.replaces_state) and emission.emitted is not None:
-        # A restatement may have moved the watermark past windows that are not emitted yet: the next run emits them.
-        watermark = min(watermark, closed)
-    if plan.range is None:
-        return replace(emission, watermark=watermark, since=rule.watermark_of(None if plan.replaces_state else plan.emitted))
-    ends = emission.after, AXIS_END if plan.builds_state else emission.through
-    return replace(emission, watermark=watermark, ends=ends)
-
-
 def _windows_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_within_range_only: bool) -> Emission:
     after = AXIS_BEGIN if plan.emitted is None else plan.emitted
     if plan.replaces_state:
@@ -81,17 +61,12 @@ def _windows_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_withi
         # A batch that leaves a backlog asserts nothing, so ``emitted`` does not change.
         emitted = _greatest(plan.emitted, None if plan.interval_end is None else rule.closed(plan.interval_end))
     else:
-        emitted = emitted_after(rule, plan.emitted, seen)
+        emitted = _greatest(plan.emitted, None if seen is None else rule.closed_after(seen))
     if plan.range is None:
         return Emission(seen, emitted, after, after if emitted is None else emitted)
     begin, end = plan.range
     through = begin if emitted is None else max(begin, min(end, emitted) if emits_within_range_only else emitted)
     return Emission(seen, through if emits_within_range_only else emitted, begin, through)
-
-
-def emitted_after(rule: LatenessRule, emitted: int | None, seen: int | None) -> int | None:
-    """The instant through which windows are complete after event times up to ``seen``, at least ``emitted``; null for none."""
-    return _greatest(emitted, None if seen is None else rule.closed_after(seen))
 
 
 def _greatest(*instants: int | None) -> int | None:
@@ -130,10 +105,6 @@ class Input:
     is_bounded: bool = False  #: Whether this is all of a bounded input, and not a batch among others.
 
     @property
-    def keys(self) -> dict[str, pa.DataType]:
-        return {key: self.types[key] for key in self.pipeline.keys}
-
-    @property
     def times(self) -> EventTimes:
         return EventTimes(self.pipeline, self.latest, self.has_unread)
 
@@ -156,7 +127,8 @@ class Input:
         since = self.rule.watermark_of(self.emitted)
         if self.ended:
             return Emission(seen, AXIS_END, after, AXIS_END, AFTER, since)
-        emitted = self.emitted if self.rule.asserted else emitted_after(self.rule, self.emitted, seen)
+        closed = None if seen is None or self.rule.asserted else self.rule.closed_after(seen)
+        emitted = _greatest(self.emitted, closed)
         watermark = BEFORE if self.rule.asserted or seen is None else self.rule.watermark(seen)
         return Emission(seen, emitted, after, after if emitted is None else emitted, watermark, since)
 
@@ -210,7 +182,7 @@ class TableInput(SourceInput):
             check=check,
             kept_gaps=plan.keeps_gaps,
             has_unread=source.has_unread,
-            reads_state=plan.reads_state,
+            reads_state=plan.range is None and not plan.replaces_state,
             recomputes_range=plan.range is not None and not plan.builds_state,
             is_limited=True,
             runnable=runnable,
@@ -220,12 +192,23 @@ class TableInput(SourceInput):
             plain=plain,
         )
 
-    @property
-    def files(self) -> Sequence[AddedFile]:
-        return self.reading.files
-
     def emission(self, seen: int | None, *, emits_within_range_only: bool = True) -> Emission:
-        return emission_of(self.rule, self.plan, seen, emits_within_range_only=emits_within_range_only)
+        """The emission of the plan after times up to ``seen``.
+
+        ``emits_within_range_only``: a backfill that builds the state leaves later windows to runs.
+        """
+        rule, plan = self.rule, self.plan
+        emission = _windows_of(rule, plan, seen, emits_within_range_only=emits_within_range_only)
+        closed = rule.watermark_of(emission.emitted)
+        # Not the interval's own end: an earlier batch may have asserted a later one.
+        watermark = closed if rule.asserted or emission.seen is None else rule.watermark(emission.seen)
+        if (plan.rereads or plan.replaces_state) and emission.emitted is not None:
+            # A restatement may have moved the watermark past windows that are not emitted yet: the next run emits them.
+            watermark = min(watermark, closed)
+        if plan.range is None:
+            return replace(emission, watermark=watermark, since=rule.watermark_of(None if plan.replaces_state else plan.emitted))
+        ends = emission.after, AXIS_END if plan.builds_state else emission.through
+        return replace(emission, watermark=watermark, ends=ends)
 
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:

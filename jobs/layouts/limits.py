@@ -11,7 +11,6 @@ import sys
 from collections.abc import Sequence
 
 from windowmill.checkpoints.state.reading import ReadLimit
-from windowmill.jobs.layouts.returning import returnable
 from windowmill.jobs.sources.base import AddedFile
 from windowmill.windowing.kernels.layout import Layout
 
@@ -54,12 +53,10 @@ MAX_VALIDATED_IN_PANDAS = 1_000_000
 _SMALLER = "(source.options.{}PerTrigger makes batches smaller)"
 
 
-@returnable
 class TooLargeError(Exception):
     """A batch is beyond what one process computes; the text says what exceeds which limit."""
 
 
-@returnable
 class OnlySparkError(TooLargeError):
     """Only Spark can read the batch's rows, or evaluate the spec on them; the text says which."""
 
@@ -74,16 +71,11 @@ def rows_within(limit: int, layout: Layout | None) -> int:
     return limit if layout is None else min(limit, MAX_NUMBERS // max(1, _width(layout)))
 
 
-def are_few_rows(n_rows: int, layout: Layout | None) -> bool:
-    """Whether this process computes ``n_rows`` new rows, if each may become a partial."""
-    return n_rows <= rows_within(MAX_ROWS, layout)
-
-
 def check_rows(n_rows: int, layout: Layout | None) -> None:
     """Raise ``TooLargeError`` if ``n_rows`` new rows are too many for this process."""
-    if are_few_rows(n_rows, layout):
-        return
     most = rows_within(MAX_ROWS, layout)
+    if n_rows <= most:
+        return
     if layout is None or most == MAX_ROWS:
         raise too_many(n_rows, "new rows", MAX_ROWS)
     raise too_many(n_rows, f"new rows, whose aggregates keep {_width(layout):,} numbers a row and window", most)

@@ -1,23 +1,28 @@
-"""The output of a batch: result rows, rows of the state, quarantined rows, and counts.
+"""The output of a batch: result rows, rows of the state, quarantined rows, and counts; and how a task returns it to the driver, as JSON.
 
 Each row that a batch reads is applied or quarantined, and :func:`check_balance` verifies that the counts say so.
 """
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.json_lines import to_json
-from windowmill.jobs.layouts.returning import returnable
+from windowmill.jobs.layouts.input import Emission, TableInput
+from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.sources.unusable_rows import REASONS, TOO_LATE, details_of, with_texts
+from windowmill.windowing import errors
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import FILE, KIND, REASON, RETRACTED, ROW, SLICE, TIME, UNREAD, VERSION, WATERMARK_OF
 from windowmill.windowing.columnar.positions import NODE, SEQUENCE
@@ -26,11 +31,19 @@ from windowmill.windowing.counts import Counts, WindowRows
 from windowmill.windowing.errors import WindowmillError
 
 if TYPE_CHECKING:
-    from windowmill.checkpoints.plans import Plan
+    from windowmill.checkpoints.batches import Plan
     from windowmill.jobs.layouts.base import Part
-    from windowmill.jobs.layouts.input import TableInput
     from windowmill.windowing.spec import Pipeline
 
+#: The column of a task's result, as :func:`encoded`.
+RETURNED = pa.schema([("returned", pa.binary())])
+
+T = TypeVar("T", bound=type)
+
+_RETURNED = (Changes, DataFile, Counts, WindowRows, Emission, TooLargeError, OnlySparkError)
+_KNOWN: dict[str, type] = {kind.__name__: kind for kind in _RETURNED}
+_KNOWN |= {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.WindowmillError)}
+_SEQUENCES = {kind.__name__: kind for kind in (tuple, list, set, frozenset)}
 #: The table that rows are for: ``retracted`` are rows of the sink that retract windows; ``refused`` are numbers of refused rows, which only
 #: this batch reads.
 Role = Literal["sink", "retracted", "state", "quarantine", "refused"]
@@ -39,6 +52,12 @@ Restored = Mapping[str, int]
 SLICES, SLICE_NODES, FLATFAT, OTHERS = "slices", "slice_nodes", "flatfat_nodes", "others"
 #: Columns of a row to quarantine: the sentence about the condition that fails on it, and the row as JSON.
 FAILURE, JSON = "_failure", "_json"
+
+
+def returnable(kind: T) -> T:
+    """Tasks may return values of this dataclass or error; a class decorator."""
+    _KNOWN[kind.__name__] = kind
+    return kind
 
 
 @returnable
@@ -114,8 +133,8 @@ def combine_counts(parts: Sequence[Part], done: Sequence[Output], refused: int) 
 def check_balance(batch: TableInput, counts: Counts) -> None:
     """Raise ``WindowmillError`` if the rows of ``batch`` do not balance."""
     filtered, read = batch.runnable.source.filter is not None, counts.rows_read
-    by_log, is_known = sum(file.rows or 0 for file in batch.files), all(file.rows is not None for file in batch.files)
-    may_be_fewer = filtered or not all(file.is_counted for file in batch.files)
+    by_log, is_known = sum(file.rows or 0 for file in batch.reading.files), all(file.rows is not None for file in batch.reading.files)
+    may_be_fewer = filtered or not all(file.is_counted for file in batch.reading.files)
     is_balanced = read == counts.rows_applied + counts.rows_quarantined
     if not is_balanced or (is_known and (read > by_log or (read < by_log and not may_be_fewer))):
         raise WindowmillError(
@@ -213,3 +232,53 @@ def entries(rows: pa.Table, pipeline: Pipeline, plan: Plan, paths: Sequence[str]
             "row": row,
         }
     )
+
+
+def encoded(value: object) -> bytes:
+    """``value`` as JSON; raises ``TypeError`` if it is of another class."""
+    return json.dumps(_plain(value)).encode()
+
+
+def decoded(text: bytes) -> Any:
+    return _value(json.loads(text))
+
+
+def encode_result(value: object) -> Iterator[pa.RecordBatch]:
+    """The row that a task yields to return ``value`` to the driver."""
+    yield pa.record_batch([pa.array([encoded(value)], pa.binary())], schema=RETURNED)
+
+
+def collect_results(frame: Any) -> list[Any]:
+    """Run the tasks of ``frame``, a DataFrame whose rows are those of :func:`encode_result`, and decode their results."""
+    return [decoded(bytes(row[0])) for row in frame.collect()]
+
+
+def _plain(value: Any) -> Any:
+    kind = type(value).__name__
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, Mapping):
+        return {"": "map", "cells": {name: _plain(cell) for name, cell in value.items()}}
+    if kind in _SEQUENCES:
+        return {"": kind, "items": [_plain(item) for item in value]}
+    if _KNOWN.get(kind) is not type(value):
+        raise TypeError(f"a task cannot return a {kind}")
+    if isinstance(value, Exception):
+        return {"": kind, "text": str(value)}
+    assert is_dataclass(value)
+    return {"": kind, "cells": {each.name: _plain(getattr(value, each.name)) for each in fields(value)}}
+
+
+def _value(plain: Any) -> Any:
+    if not isinstance(plain, dict):
+        return plain
+    kind = plain[""]
+    if kind == "map":
+        return {name: _value(cell) for name, cell in plain["cells"].items()}
+    if kind in _SEQUENCES:
+        return _SEQUENCES[kind](_value(item) for item in plain["items"])
+    if "text" in plain:
+        return _KNOWN[kind](plain["text"])
+    return _KNOWN[kind](**{name: _value(cell) for name, cell in plain["cells"].items()})

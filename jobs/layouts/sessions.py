@@ -28,7 +28,7 @@ class SessionPart(KeyedPart):
     def __init__(self, batch: Input, sessions: Sessions) -> None:
         super().__init__(batch, sessions.pipeline)
         batch, pipeline, layout = self.batch, sessions.pipeline, sessions.layout
-        self.gaps = sessions.gaps
+        self.gaps, keys = sessions.gaps, {key: batch.types[key] for key in pipeline.keys}
         self.reading = SessionStage(
             keys=pipeline.keys,
             ties=pipeline.time.tie_break,
@@ -41,7 +41,7 @@ class SessionPart(KeyedPart):
             ends=None,
             keep=batch.builds_state,
             rows=row_schema(pipeline, batch.types, layout),
-            schema=fragment_schema(batch.keys, layout, revises=batch.rule.revises, cuts=sessions.cuts),
+            schema=fragment_schema(keys, layout, revises=batch.rule.revises, cuts=sessions.cuts),
             results=batch.sink_schema,
             check=batch.check,
         )

@@ -54,7 +54,7 @@ class SlicePart(Part):
         # Late rows of a backfill may have revised windows that end after its range.
         self.may_emit_past_range = revises = batch.rule.revises
         kinds = {"nodes": self._nodes is not None, "intervals": grids.intervals, "revises": revises}
-        schema = slice_schema(batch.keys, layout, known=grids.known, **kinds)
+        schema = slice_schema({key: batch.types[key] for key in slices.pipeline.keys}, layout, known=grids.known, **kinds)
         intervals = IntervalLifting.of(batch.pipeline.windows, grids.grids, clips=layout.clips) if grids.intervals else None
         own = SliceStage(batch.pipeline.keys, ties, layout, grids.edges, batch.batch, schema, batch.check, revises, grids.known, intervals)
         self.reading, self.schema = own, own.stored_schema
@@ -247,7 +247,7 @@ def _check_partials(rows: pa.Table, stage: SliceStage) -> None:
     n_rows, layout = rows.num_rows, stage.layout
     if stage.intervals is not None and (n := int(stage.intervals.most_partials(rows).sum())) > limits.MAX_PARTIALS:
         raise limits.too_many(n, "starts of windows that events cross", limits.MAX_PARTIALS)
-    if limits.are_few_rows(n_rows, layout):
+    if n_rows <= limits.rows_within(limits.MAX_ROWS, layout):
         return
     # With interval events, or revisions, each row may have partials of its own.
     own = stage.intervals is not None or stage.revises

@@ -16,8 +16,8 @@ import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
+from windowmill.checkpoints.delta_tables import files_of
 from windowmill.checkpoints.quoting import quoted, sql_text
-from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.errors import WindowmillError, first_line
 from windowmill.windowing.redaction import printable

@@ -30,8 +30,7 @@ from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.stores import Options, filesystem_of, use_options
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.base import Lifted, MapReduce, StateWanted, written
-from windowmill.jobs.layouts.output import Output, Published, Role, RowWriter, restored_kinds
-from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result
+from windowmill.jobs.layouts.output import RETURNED, Output, Published, Role, RowWriter, collect_results, encode_result, restored_kinds
 from windowmill.jobs.sources.plain_files import Tasks, number_of_bytes, number_of_rows
 from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
 from windowmill.jobs.spark.spark_settings import is_short_run
@@ -106,10 +105,6 @@ class Targets:
     options: Mapping[str, Options] = field(default_factory=dict)
     published: Published | None = None  #: Which result rows are written; null for all.
 
-    def writer(self, role: Role, task: int) -> FileWriter:
-        target = self.of[role]
-        return FileWriter(target.table, target.schema, batch=self.batch, attempt=self.attempt, task=task, order=target.order)
-
 
 class OutputWriter(RowWriter, ExitStack):
     """Writes the rows of one task: a context manager; after an error nothing that it wrote is left."""
@@ -135,34 +130,32 @@ class OutputWriter(RowWriter, ExitStack):
     def write(self, role: Role, rows: pa.Table) -> None:
         if not rows.num_rows:
             return
+        to, batch, attempt = self._targets.of[role], self._targets.batch, self._targets.attempt
         if role == "state":
-            schema, keys, n = self._targets.of[role].schema, self._targets.of[role].keys, rows.num_rows
-            rows = with_buckets(rows, keys) if keys else rows
+            rows = with_buckets(rows, to.keys) if to.keys else rows
             own = set(rows.column_names)
             # The columns of other parts are null.
-            columns = [rows.column(f.name) if f.name in own else pa.nulls(n, f.type) for f in schema]
-            rows = pa.table(columns, names=schema.names)
-        if role == "sink" and RETRACTED in self._targets.of[role].schema.names:
+            columns = [rows.column(f.name) if f.name in own else pa.nulls(len(rows), f.type) for f in to.schema]
+            rows = pa.table(columns, names=to.schema.names)
+        if role == "sink" and RETRACTED in to.schema.names:
             rows = with_retracted(rows)
         if role not in self._open:
-            self._open[role] = self.enter_context(self._targets.writer(role, self._task))
+            writer = FileWriter(to.table, to.schema, batch=batch, attempt=attempt, task=self._task, order=to.order)
+            self._open[role] = self.enter_context(writer)
         self._open[role].write(rows)
 
     def output(self) -> Output:
         """Finish all files; returns their entries, and the counts of result rows and of quarantined ones."""
         files = {role: writer.close() for role, writer in self._open.items()}
-        return Output(files, self.counts, executors=frozenset({executor()}))
+        # All Python workers of an executor are children of one daemon, whose number names it.
+        process = os.getpid() if TaskContext.get() is None else os.getppid()
+        return Output(files, self.counts, executors=frozenset({f"{socket.gethostname()}:{process}"}))
 
 
 def task_number() -> int:
     """A number that no other attempt at a task of this Spark application has; 0 in a process that runs no task."""
     context = TaskContext.get()
     return 0 if context is None else int(context.taskAttemptId())
-
-
-def executor() -> str:
-    """Names the executor that this process works for: all its Python workers are children of one daemon, whose number names it."""
-    return f"{socket.gethostname()}:{os.getpid() if TaskContext.get() is None else os.getppid()}"
 
 
 def output_of(worked: DataFrame) -> Output:

@@ -23,7 +23,7 @@ from windowmill.jobs.conditions.truths import read_by
 from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.base import columns_read, conditions_read
 from windowmill.jobs.layouts.lateness import watermarks_at_arrival, with_arrival
-from windowmill.jobs.layouts.returning import RETURNED, collect_results, encode_result, returnable
+from windowmill.jobs.layouts.output import RETURNED, collect_results, encode_result, returnable
 from windowmill.jobs.schedulers.exchange import ROWS_PER_PARTITION, RowsOfFiles, numbers_in
 from windowmill.jobs.sources.delta_log import span as span_of
 from windowmill.jobs.sources.plain_files import CheckedFile, FilePart, NotPlainError, RowGroup, Tasks, all_examined, divided, number_of_rows
@@ -101,8 +101,8 @@ def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> li
     found = []
     for place, part in enumerate(parts):
         if part.index not in spans:
-            name = part.file.names.get(pipeline.time.column)
-            span = None if name is None or not decides else span_of(batch.files[part.index].stats, name, instants=instants, tick_us=tick_us)
+            name, stats = part.file.names.get(pipeline.time.column), batch.reading.files[part.index].stats
+            span = None if name is None or not decides else span_of(stats, name, instants=instants, tick_us=tick_us)
             spans[part.index] = span if span is not None and least <= span[0] and span[2] <= greatest else None
         low, at_least, at_most = spans[part.index] or (AXIS_BEGIN, BEFORE, AXIS_END)
         # Statistics cover all parts of a file: its greatest time is sure to have arrived only with the last one.

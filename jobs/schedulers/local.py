@@ -117,10 +117,10 @@ def _why(batch: TableInput) -> str:
 def survey(batch: TableInput, parts: Sequence[Part], given: pa.Table | None) -> BatchSurvey[NewRows]:
     """Survey new rows, those ``given`` by Spark, or read here; raises ``TooLargeError`` if they are many, or only Spark reads them."""
     stages, within_range = [part.reading for part in parts], emits_within_range_only(batch, parts)
-    if not batch.files:
+    if not batch.reading.files:
         return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=within_range))
     # Plain files cost little to read, so each part checks the number of their rows after they are read.
-    limits.check_files(batch.files, None)
+    limits.check_files(batch.reading.files, None)
     new = NewRows.of_files(batch, stages) if given is None else NewRows.of_spark(batch, stages, given)
     seen = seen_after(new.table, batch.seen)
     return BatchSurvey(new, len(new.table), batch.emission(seen, emits_within_range_only=within_range), seen)

@@ -21,10 +21,9 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.state.reading import rows_of
-from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs import json_lines
 from windowmill.jobs.conditions.spark import failing, truth
@@ -39,8 +38,7 @@ from windowmill.jobs.layouts.base import (
     emits_within_range_only,
 )
 from windowmill.jobs.layouts.lateness import JUDGED_BY, marked, too_late_among, usable, usable_times
-from windowmill.jobs.layouts.output import FAILURE, JSON, Output, entries, failure_of, quarantined
-from windowmill.jobs.layouts.returning import RETURNED, encode_result
+from windowmill.jobs.layouts.output import FAILURE, JSON, RETURNED, Output, encode_result, entries, failure_of, quarantined
 from windowmill.jobs.schedulers.exchange import (
     Exchange,
     OutputWriter,
@@ -65,8 +63,8 @@ from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
+    from windowmill.checkpoints.batches import Plan
     from windowmill.checkpoints.data_files import DataFile
-    from windowmill.checkpoints.plans import Plan
     from windowmill.checkpoints.state.readers import DeltaState
     from windowmill.jobs.layouts.input import Emission, SourceInput, TableInput
     from windowmill.windowing.columnar.slices import RowColumns
@@ -185,7 +183,7 @@ def without_watermark(rows: DataFrame) -> DataFrame:
 
 def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> BatchSurvey[FileRows | NumberedRows]:
     stops = emits_within_range_only(batch, parts)
-    if not batch.files:
+    if not batch.reading.files:
         return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=stops))
     every = batch.rule.revises and any(part.needs_arrival_watermark for part in parts)
     new: FileRows | NumberedRows | None = FileRows.surveyed(spark, batch, [part.reading for part in parts], every=every)

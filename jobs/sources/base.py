@@ -22,7 +22,7 @@ from windowmill.windowing.spec import DELTA_OPTIONS, Pipeline, Source
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from windowmill.checkpoints.plans import Plan
+    from windowmill.checkpoints.batches import Plan
     from windowmill.jobs.spark.access import DataFrame, SparkSession
 
 #: Prefix of the caveat of a Delta table that a spec names by a catalog.

@@ -19,8 +19,15 @@ import pyarrow as pa
 import pyarrow.fs as pa_fs
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
-from windowmill.checkpoints.delta_tables import actions_of, entry_name, has_lost_its_beginning, newest
-from windowmill.checkpoints.features import Features, catalog_managed, check_readable_features
+from windowmill.checkpoints.delta_tables import (
+    Features,
+    actions_of,
+    catalog_managed,
+    check_readable_features,
+    entry_name,
+    has_lost_its_beginning,
+    newest,
+)
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.stores import is_unavailable, remedy, store_of, table_at
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable

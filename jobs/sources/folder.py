@@ -28,7 +28,7 @@ from windowmill.windowing.columnar.added_columns import UNREAD
 from windowmill.windowing.errors import SourceError, SourceMissingError, SpecError
 
 if TYPE_CHECKING:
-    from windowmill.checkpoints.plans import Plan
+    from windowmill.checkpoints.batches import Plan
     from windowmill.jobs.spark.access import DataFrame, SparkSession
     from windowmill.windowing.spec import Pipeline, Source
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.windowing.errors import (
     ArrivalUnknownError,

@@ -15,7 +15,7 @@ import pyarrow as pa
 from rich.filesize import decimal
 
 from windowmill.checkpoints.batches import Batch, effective_batches
-from windowmill.checkpoints.features import own_commit
+from windowmill.checkpoints.delta_tables import own_commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Runnable

@@ -37,8 +37,8 @@ from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.watermark import LatenessRule
 
 if TYPE_CHECKING:
+    from windowmill.checkpoints.batches import Plan
     from windowmill.checkpoints.places import Runnable
-    from windowmill.checkpoints.plans import Plan
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.spec import Pipeline
 

@@ -24,8 +24,8 @@ from tests.checkpoints.fuzz_ledger import ALLOCATED_BYTES, damaged, outcome
 from tests.golden.make import HERE
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
+from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit, open_state
-from windowmill.checkpoints.state.tables import PartialTable
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.hashes import RowCheck, row_checksums
 from windowmill.windowing.grids import Span
@@ -107,8 +107,8 @@ def _table(case: str, path: Path) -> tuple[Path, pa.Schema, list[int]]:
 def _restores(path: Path, schema: pa.Schema, sums: list[int]) -> bool:
     """Whether the restored rows are those that were written."""
     check = open_state(str(path), left_at=3)
-    table = PartialTable(str(path), schema, check)
-    found = table.read(Span(AXIS_BEGIN, AXIS_END), before_batch=1 << 62, limit=ReadLimit(1 << 60, 1 << 60, 1 << 60))
+    limit = ReadLimit(1 << 60, 1 << 60, 1 << 60)
+    found = DeltaState(str(path), check).partials(schema, Span(AXIS_BEGIN, AXIS_END), before_batch=1 << 62, limit=limit)
     return found is not None and sorted(row_checksums(found).to_pylist()) == sums
 
 

@@ -12,12 +12,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 
 from tests.checkpoints.records import counts, plan
-from windowmill.checkpoints.batches import Changes, Outcome
+from windowmill.checkpoints.batches import Changes, Outcome, Plan
 from windowmill.checkpoints.committer import DeltaRsCommitter, Publication
 from windowmill.checkpoints.data_files import DataFile, write_files
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import ORDER, OwnTable, refuse_committed, verify
-from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.protocol import publish_pending, record
 
 ROWS = pa.table({"window": ["w"], "n": [1]})

@@ -8,9 +8,8 @@ from dataclasses import asdict, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from windowmill.checkpoints.batches import Outcome
-from windowmill.checkpoints.ledger import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, add_batch, stored
-from windowmill.checkpoints.plans import BackfillPlan, Plan, RunPlan
+from windowmill.checkpoints.batches import BackfillPlan, Outcome, Plan, RunPlan
+from windowmill.checkpoints.ledger import BATCH, CHANGES, OUTCOME, PLAN, TOTALS, stored
 from windowmill.checkpoints.records import FORMAT, DeltaRecords, LedgerRecord
 from windowmill.windowing.counts import Counts, Totals, WindowRows
 
@@ -45,7 +44,7 @@ def history(batches: int) -> Iterator[LedgerRecord]:
     totals = Totals()
     for number in range(batches):
         planned, outcome = plan(number), commit(seen=number, emitted=number, rows_read=3, rows_published=2)
-        totals = add_batch(totals, planned, outcome)
+        totals = planned.totals_after(totals, outcome.published_counts)
         at = NOW + timedelta(minutes=5 * number)
         body = {PLAN: stored(planned), CHANGES: {}, OUTCOME: asdict(outcome), TOTALS: asdict(totals)}
         yield LedgerRecord(FORMAT, BATCH, number, "a", at, json.dumps(body))

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
-from windowmill.checkpoints.features import READABLE, Features, check_appendable, check_writable_features, delta_rs_can_write
+from windowmill.checkpoints.delta_tables import READABLE, Features, check_appendable, check_writable_features, delta_rs_can_write
 from windowmill.windowing.errors import ForeignWriteError, SinkError
 
 
@@ -57,8 +57,18 @@ def test_what_is_called_writable_by_delta_rs_is(table):
     assert DeltaTable(table).version() == 1
 
 
-def test_columns_mapped_to_other_names_are_spark_s():
-    mapped = Features(2, 5, frozenset(), frozenset(), column_mapping=True)
+def test_columns_mapped_to_other_names_are_spark_s(table):
+    entry = Path(table) / "_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    for action in actions:
+        if "protocol" in action:
+            action["protocol"] = {"minReaderVersion": 2, "minWriterVersion": 5}
+        if "metaData" in action:
+            schema = json.loads(action["metaData"]["schemaString"])
+            schema["fields"][0]["metadata"] = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "a"}
+            action["metaData"] |= {"configuration": {"delta.columnMapping.mode": "name"}, "schemaString": json.dumps(schema)}
+    entry.write_text("\n".join(map(json.dumps, actions)) + "\n")
+    mapped = Features.of(DeltaTable(table))
     assert mapped.beyond_delta_rs == ["columnMapping"]
     assert mapped.unreadable == mapped.unwritable == []
 

@@ -12,7 +12,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tests.checkpoints.publishing import NOW, ROLES, ROWS, Pipeline, log_entry
 from windowmill.checkpoints.batches import Outcome
-from windowmill.checkpoints.features import own_commit
+from windowmill.checkpoints.delta_tables import own_commit
 from windowmill.checkpoints.own_tables import OwnTable, refuse_committed, verify
 from windowmill.checkpoints.protocol import publish_pending
 from windowmill.windowing.errors import FencedError, ForeignWriteError, LedgerBehindError, SinkError, StateCorruptError, StateMissingError

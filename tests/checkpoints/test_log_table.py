@@ -12,11 +12,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 
-from windowmill.checkpoints.state import compaction, tables
-from windowmill.checkpoints.state.compaction import compact_entries
+from windowmill.checkpoints.state import readers, tables
+from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit
-from windowmill.checkpoints.state.tables import LogTable, is_overgrown, number_of_rows
-from windowmill.windowing.columnar.hashes import with_checksums
+from windowmill.checkpoints.state.tables import compact_entries, is_overgrown, number_of_rows
+from windowmill.windowing.columnar.hashes import RowCheck, with_checksums
 from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY, ROW
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.watermark import AFTER
@@ -64,13 +64,13 @@ def test_a_log_whose_columns_a_changed_spec_has_added_behind_those_of_slices_is_
 
 def test_entries_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, monkeypatch):
     append(tmp_path, 0, (1.0, KEY_ENTRY, None), (1.0, ROW, 1))
-    write = compaction.write_deltalake
+    write = tables.write_deltalake
 
     def overtaken(*arguments: Any, **options: Any) -> None:
         append(tmp_path, 1, (2.0, KEY_ENTRY, None))
         write(*arguments, **options)
 
-    monkeypatch.setattr(compaction, "write_deltalake", overtaken)
+    monkeypatch.setattr(tables, "write_deltalake", overtaken)
     with pytest.raises(CommitFailedError):
         compact_entries(str(tmp_path), 1, ["live rows"])
     assert len(entries(tmp_path)) == 3
@@ -115,25 +115,25 @@ def test_a_log_too_large_for_memory_is_left_to_maintenance(tmp_path, monkeypatch
 
 
 @pytest.fixture(params=["whole", "queried"])
-def log(request, tmp_path, monkeypatch) -> LogTable:
+def log(request, tmp_path, monkeypatch) -> DeltaState:
     """A log of four keys, which is read whole or by a query: 1.0 is due at 100, null at 5, NaN never, 2.0 at 5 and then at 90."""
     if request.param == "queried":
-        monkeypatch.setattr(tables, "WHOLE_BYTES", 0)
+        monkeypatch.setattr(readers, "WHOLE_BYTES", 0)
     later = [(1.0, KEY_ENTRY, 0, 100, None), (None, KEY_ENTRY, 0, 5, None), (float("nan"), KEY_ENTRY, 0, AFTER, None)]
     later += [(2.0, KEY_ENTRY, 0, 5, None), (2.0, ROW, 0, None, 4), (None, ROW, 0, None, 5), (2.0, KEY_ENTRY, 1, 90, None)]
     for batch in (0, 1):
         rows = [row for row in later if row[2] == batch]
         table = pa.table([list(column) for column in zip(*rows, strict=True)], schema=SCHEMA)
         write_deltalake(tmp_path, with_checksums(table), mode="append")
-    # A pipeline may come to read a column that the table does not have.
-    schema = pa.schema([*SCHEMA, ("note", pa.string()), ("_sum", pa.int64())])
-    return LogTable(str(tmp_path), schema, may_lack=["note"])
+    return DeltaState(str(tmp_path), RowCheck("state"))
 
 
-def read(log: LogTable, *touched: float | None, watermark: int, before_batch: int = 2, limit: ReadLimit = MUCH) -> list[str] | None:
+def read(log: DeltaState, *touched: float | None, watermark: int, before_batch: int = 2, limit: ReadLimit = MUCH) -> list[str] | None:
     """Key, kind and number of each entry read; as text, where NaN equals NaN."""
     rows = pa.table({"k": pa.array(touched, pa.float64())})
-    entries = log.read(rows, {"key": "k"}, before_batch=before_batch, watermark=watermark, limit=limit)
+    # A pipeline may come to read a column that the table does not have.
+    schema = pa.schema([*SCHEMA, ("note", pa.string()), ("_sum", pa.int64())])
+    entries = log.log(schema, ["note"], rows, {"key": "k"}, before_batch=before_batch, watermark=watermark, limit=limit)
     return None if entries is None else sorted(repr(tuple(row[name] for name in ("k", "_kind", "_number"))) for row in entries.to_pylist())
 
 

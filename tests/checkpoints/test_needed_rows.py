@@ -11,8 +11,7 @@ from deltalake import DeltaTable, QueryBuilder, write_deltalake
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from windowmill.checkpoints.state.compaction import are_needed, needed_rows
-from windowmill.checkpoints.state.tables import are_latest, latest_entries
+from windowmill.checkpoints.state.tables import are_latest, are_needed, latest_entries, needed_rows
 from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY, ROW
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING
 

@@ -12,10 +12,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
-from windowmill.checkpoints.features import FORMAT, FORMATS, check_format
+from windowmill.checkpoints.delta_tables import FORMAT, FORMATS, check_format
 from windowmill.checkpoints.state import reading
+from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit, open_state
-from windowmill.checkpoints.state.tables import PartialTable
 from windowmill.windowing.columnar.added_columns import SUM
 from windowmill.windowing.columnar.hashes import RowCheck, with_checksums
 from windowmill.windowing.errors import StateCorruptError, StateError, StateMissingError
@@ -46,12 +46,12 @@ def path(tmp_path) -> Path:
 
 @pytest.fixture(params=[True, False], ids=["read whole", "queried"])
 def either_way(request, monkeypatch) -> None:
-    monkeypatch.setattr("windowmill.checkpoints.state.tables.WHOLE_BYTES", reading.WHOLE_BYTES if request.param else 0)
+    monkeypatch.setattr("windowmill.checkpoints.state.readers.WHOLE_BYTES", reading.WHOLE_BYTES if request.param else 0)
 
 
 def restore(path: Path, before_batch: int = 9) -> pa.Table:
-    table = PartialTable(str(path), SCHEMA, RowCheck(str(path)))
-    found = table.read(EVERYTHING, before_batch=before_batch, limit=LIMIT)
+    state = DeltaState(str(path), RowCheck(str(path)))
+    found = state.partials(SCHEMA, EVERYTHING, before_batch=before_batch, limit=LIMIT)
     assert found is not None
     return found
 
@@ -126,9 +126,9 @@ def test_a_row_that_is_moved_out_of_what_is_read_is_damage(path):
     moved = [(row["k"], row["_batch"]) == ("b", 0) for row in rows.to_pylist()]
     starts = pc.if_else(pa.array(moved), 0, rows["_slice"])
     write_deltalake(path, rows.set_column(rows.schema.get_field_index("_slice"), "_slice", starts), mode="overwrite")
-    table = PartialTable(str(path), SCHEMA, RowCheck(str(path)))
+    state = DeltaState(str(path), RowCheck(str(path)))
     with pytest.raises(StateCorruptError, match=f"1 of 6 rows read differ from what was written; {REMEDY}"):
-        table.read(Span(1, 4), before_batch=9, limit=LIMIT)
+        state.partials(SCHEMA, Span(1, 4), before_batch=9, limit=LIMIT)
 
 
 def test_a_missing_column_is_damage(path, either_way):

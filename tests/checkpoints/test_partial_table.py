@@ -12,9 +12,12 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
-from windowmill.checkpoints.state import tables
+from windowmill.checkpoints.delta_tables import files_of
+from windowmill.checkpoints.state import readers, tables
+from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit, rows_of
-from windowmill.checkpoints.state.tables import NeededRows, PartialTable, compact_partials, files_of
+from windowmill.checkpoints.state.tables import NeededRows, compact_partials
+from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.grids import Selection, Span
 
 SCHEMA = pa.schema([("the key", pa.string()), ("_slice", pa.int64()), ("_level", pa.int64()), ("_batch", pa.int64())])
@@ -122,16 +125,16 @@ def test_only_files_that_may_hold_something_wanted_are_searched(tmp_path, wanted
         rows = [("a", 10 * batch + n, level, None, batch) for level in (0, 1) for n in range(0, 4, 1 + level)]
         rows += [("b", 20, 0, 50, batch)] if batch == 2 else []
         write_deltalake(tmp_path, pa.table([list(column) for column in zip(*rows, strict=True)], schema=WHOLE), mode="append")
-    table = PartialTable(str(tmp_path), WHOLE)
+    state = DeltaState(str(tmp_path), RowCheck("state"))
     assert {file["min._batch"] for file in files_of(DeltaTable(tmp_path)) if rows_of(wanted).may_hold(file)} == batches
     limit = ReadLimit(span_bytes=0, searched_bytes=1 << 20, rows=5)
-    found = table.read(wanted, before_batch=9, limit=limit)
+    found = state.partials(WHOLE, wanted, before_batch=9, limit=limit)
     assert set(found["_batch"].to_pylist()) == batches
-    earlier = table.read(wanted, before_batch=2, limit=limit)
+    earlier = state.partials(WHOLE, wanted, before_batch=2, limit=limit)
     assert set(earlier["_batch"].to_pylist()) == batches - {2, 3}
     if batches:
-        assert table.read(wanted, before_batch=9, limit=replace(limit, rows=found.num_rows - 1)) is None
-        assert table.read(wanted, before_batch=9, limit=replace(limit, searched_bytes=100)) is None
+        assert state.partials(WHOLE, wanted, before_batch=9, limit=replace(limit, rows=found.num_rows - 1)) is None
+        assert state.partials(WHOLE, wanted, before_batch=9, limit=replace(limit, searched_bytes=100)) is None
 
 
 @pytest.mark.parametrize(
@@ -146,12 +149,12 @@ def test_only_files_that_may_hold_something_wanted_are_searched(tmp_path, wanted
 )
 @pytest.mark.parametrize("whole", [0, 1 << 20], ids=["queried", "read whole"])
 def test_of_events_that_reach_into_slices_those_at_the_starts_of_windows_are_read(tmp_path, monkeypatch, wanted, begun, reaching, whole):
-    monkeypatch.setattr(tables, "WHOLE_BYTES", whole)
+    monkeypatch.setattr(readers, "WHOLE_BYTES", whole)
     schema = WHOLE.append(pa.field("_reaching", pa.int64()))
     rows = [("a", start, 0, None, 0, family) for family in (0, 1) for start in (10, 12, 30, 32)] + [("a", 30, 1, None, 0, 0)]
     write_deltalake(tmp_path, pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema))
-    table = PartialTable(str(tmp_path), schema)
-    found = table.read(wanted, before_batch=1, limit=ReadLimit(1 << 20, 1 << 20, 9))
+    state = DeltaState(str(tmp_path), RowCheck("state"))
+    found = state.partials(schema, wanted, before_batch=1, limit=ReadLimit(1 << 20, 1 << 20, 9))
     families = {family: {row["_slice"] for row in found.to_pylist() if row["_reaching"] == family} for family in (0, 1)}
     assert families == {0: begun, 1: reaching}
 

@@ -7,6 +7,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,10 +24,10 @@ from tests.jobs.drawn import SOURCE, Row, at, cuts, inputs, some
 from tests.jobs.test_position_batches import AGGREGATES, POLICIES, TUPLES, policies
 from tests.matrices import EVERY
 from tests.strategies import shared
-from windowmill.checkpoints.state import compaction, positions
-from windowmill.checkpoints.state.compaction import compact_entries
-from windowmill.checkpoints.state.positions import PositionTable
+from windowmill.checkpoints.state import readers, tables
+from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit
+from windowmill.checkpoints.state.tables import compact_entries, overgrown_from
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.input import Input
 from windowmill.windowing.columnar.added_columns import KIND
@@ -58,9 +59,9 @@ def test_a_key_may_be_named_as_anything_that_compacting_computes(path, column):
 def searching() -> Iterator[None]:
     """No file is read whole, and row groups have four rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(positions, "WHOLE_BYTES", 0)
-        patch.setattr(compaction, "GROUP_ROWS", 4)
-        patch.setattr(compaction, "NEAR_LEVELS", 2)
+        patch.setattr(readers, "WHOLE_BYTES", 0)
+        patch.setattr(tables, "GROUP_ROWS", 4)
+        patch.setattr(tables, "NEAR_LEVELS", 2)
         yield
 
 
@@ -149,13 +150,13 @@ def test_few_row_groups_of_a_large_file_are_decoded(path, monkeypatch):
 @pytest.mark.parametrize("whole", [True, False], ids=["files read whole", "row groups"])
 @pytest.mark.parametrize("window", LONG)
 def test_tasks_restore_of_their_keys_what_one_process_restores_of_all(path, monkeypatch, window, whole):
-    run, compared, read = Run(long(window), path), [], PositionTable.read
+    run, compared, read = Run(long(window), path), [], DeltaState.positions
 
-    def both(table: PositionTable, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
-        found, tasks = read(table, stage, rows, limit), list[pa.Table]()
+    def both(state: DeltaState, schema: pa.Schema, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
+        found, tasks = read(state, schema, stage, rows, limit), list[pa.Table]()
         for number in range(3):
             own = KeysOfShare(Share(number, number + 1, 3), ["k"])
-            tasks.append(read(PositionTable(path, table._schema, table._check, own), stage, own.rows(rows), limit))
+            tasks.append(read(replace(state, only=own), schema, stage, own.rows(rows), limit))
             assert own.rows(tasks[-1]).num_rows == tasks[-1].num_rows
         assert found is not None
         assert sorted(map(repr, pa.concat_tables(tasks).to_pylist())) == sorted(map(repr, found.to_pylist()))
@@ -166,7 +167,7 @@ def test_tasks_restore_of_their_keys_what_one_process_restores_of_all(path, monk
         run.step([*tuples("abbcdefg", 0, 1_200), at(1_200, k=None)])
         compact_entries(path, run.batch, ["positions"])
         run.step(tuples("ab", 1_201, 1_230), 1_201)
-        monkeypatch.setattr(PositionTable, "read", both)
+        monkeypatch.setattr(DeltaState, "positions", both)
         run.step([*tuples("bdef", 1_230, 1_250), at(1_250, k=None)], 1_230)
         run.step([at(1_400)], 1_251)
     assert len(compared) == 2
@@ -208,12 +209,12 @@ def test_rows_that_a_file_has_lost_are_told(path, how, kind):
 
 
 def test_new_files_are_merged_with_older_ones_that_are_not_much_larger(path, monkeypatch):
-    monkeypatch.setattr(compaction, "FEW_FILES", 8)
+    monkeypatch.setattr(tables, "FEW_FILES", 8)
     run, merged = Run(long("count"), path), []
     run.step(tuples("a", 0, 2_000))
     for n in range(2_000, 2_000 + 40):
         run.step(tuples("a", n, n + 1), n)
-        first = compaction.overgrown_from(path)
+        first = overgrown_from(path)
         if first is not None:
             merged.append(first)
             compact_entries(path, run.batch, ["positions"], first=first)
@@ -223,14 +224,14 @@ def test_new_files_are_merged_with_older_ones_that_are_not_much_larger(path, mon
 
 
 def test_a_large_file_that_was_not_written_in_the_order_of_searches_is_rewritten_on_demand(path, monkeypatch):
-    monkeypatch.setattr(compaction, "LAID_OUT_ROWS", 1_000)
+    monkeypatch.setattr(tables, "LAID_OUT_ROWS", 1_000)
     run = Run(long("count"), path)
     run.step(tuples("abc", 0, 10))
     with searching():
         run.step(tuples("abc", 10, 2_000), 10)
-        assert compaction.overgrown_from(path) is None
-        assert compaction.overgrown_from(path, lay_out=True) == 1
+        assert overgrown_from(path) is None
+        assert overgrown_from(path, lay_out=True) == 1
         compact_entries(path, run.batch, ["positions"], first=1)
-        assert compaction.overgrown_from(path, lay_out=True) is None
+        assert overgrown_from(path, lay_out=True) is None
         run.step(tuples("abc", 2_000, 2_010), 2_000)
     same_as_one_batch(run, tuples("abc", 0, 2_010))

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from windowmill.checkpoints.committer import ReplacedRange
 from windowmill.checkpoints.data_files import DataFile, rows_of
-from windowmill.checkpoints.replacing import ReplacedRange
 from windowmill.checkpoints.rewriting import UndoneFiles
 from windowmill.windowing.axis import to_us
 

@@ -10,8 +10,8 @@ import pytest
 from deltalake import write_deltalake
 
 from windowmill.checkpoints.state import reading
+from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit
-from windowmill.checkpoints.state.tables import PartialTable
 from windowmill.windowing.columnar.hashes import KeysOfShare, RowCheck, Share, buckets_of, with_buckets, with_checksums
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.grids import Span
@@ -34,13 +34,9 @@ def path(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def table(path: str, only: KeysOfShare | None) -> PartialTable:
-    schema = pa.schema([("k", pa.string()), ("_slice", pa.int64()), ("_batch", pa.int64()), ("_sum", pa.int64())])
-    return PartialTable(path, schema, RowCheck(path), only)
-
-
 def keys_in(path: str, only: KeysOfShare | None) -> list[str]:
-    found = table(path, only).read(ALL, before_batch=1, limit=NO_LIMIT)
+    schema = pa.schema([("k", pa.string()), ("_slice", pa.int64()), ("_batch", pa.int64()), ("_sum", pa.int64())])
+    found = DeltaState(path, RowCheck(path), only=only).partials(schema, ALL, before_batch=1, limit=NO_LIMIT)
     assert found is not None
     return sorted(found.column("k").to_pylist())
 
@@ -50,7 +46,7 @@ def keys_in(path: str, only: KeysOfShare | None) -> list[str]:
 def test_shares_are_read_from_the_files_that_hold_them(path, monkeypatch, whole, n_tasks):
     opened, open_file = [], reading.open_file
     monkeypatch.setattr(reading, "open_file", lambda uri, file: opened.append(file) or open_file(uri, file))
-    monkeypatch.setattr("windowmill.checkpoints.state.tables.WHOLE_BYTES", 1 << 24 if whole else 0)
+    monkeypatch.setattr("windowmill.checkpoints.state.readers.WHOLE_BYTES", 1 << 24 if whole else 0)
     found = []
     for number in range(n_tasks):
         opened.clear()

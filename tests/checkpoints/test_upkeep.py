@@ -12,7 +12,7 @@ import pytest
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
 from tests.checkpoints.publishing import publish
-from windowmill.checkpoints import upkeep
+from windowmill.checkpoints import delta_tables
 
 DAYS = 86_400
 
@@ -39,14 +39,14 @@ def batches_in(path: str) -> list[int]:
 
 def test_many_small_files_are_merged_and_few_are_not(tmp_path):
     path = str(tmp_path / "t")
-    assert not upkeep.merge_if_many(path)
-    for batch in range(upkeep.FEW_FILES):
+    assert not delta_tables.merge_if_many(path)
+    for batch in range(delta_tables.FEW_FILES):
         write_deltalake(path, rows(batch), mode="append")
-    assert not upkeep.merge_if_many(path)
-    write_deltalake(path, rows(upkeep.FEW_FILES), mode="append")
-    assert upkeep.merge_if_many(path)
+    assert not delta_tables.merge_if_many(path)
+    write_deltalake(path, rows(delta_tables.FEW_FILES), mode="append")
+    assert delta_tables.merge_if_many(path)
     assert len(DeltaTable(path).file_uris()) == 1
-    assert batches_in(path) == sorted(2 * list(range(upkeep.FEW_FILES + 1)))
+    assert batches_in(path) == sorted(2 * list(range(delta_tables.FEW_FILES + 1)))
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -68,7 +68,7 @@ def test_old_log_entries_go_and_the_table_stays(tmp_path):
         publish(path, rows(batch), batch)
     for entry in Path(path, "_delta_log").glob("*.json"):
         aged(entry)
-    upkeep.shorten_log(path)
+    delta_tables.shorten_log(path)
     assert len(list(Path(path, "_delta_log").glob("*.json"))) <= 1
     assert batches_in(path) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     assert DeltaTable(path).transaction_version("app") == 4
@@ -79,7 +79,7 @@ def test_a_table_that_keeps_its_log_keeps_it(tmp_path):
     write_deltalake(path, rows(0), configuration={"delta.enableExpiredLogCleanup": "false"})
     for entry in Path(path, "_delta_log").glob("*.json"):
         aged(entry)
-    upkeep.shorten_log(path)
+    delta_tables.shorten_log(path)
     assert Path(path, "_delta_log", f"{0:020d}.json").exists()
 
 
@@ -90,7 +90,7 @@ def test_files_that_no_commit_names_go_by_age(tmp_path):
     write_deltalake(path, rows(1), mode="append")
     DeltaTable(path).create_checkpoint()
     old, new = left(path / "part-00000-killed.snappy.parquet", 8), left(path / "part-00000-running.snappy.parquet", 1)
-    assert upkeep.vacuum(str(path)) == 1
+    assert delta_tables.vacuum(str(path)) == 1
     assert (old.exists(), new.exists()) == (False, True)
     assert batches_in(str(path)) == [0, 0, 1, 1]
 
@@ -109,9 +109,9 @@ def test_without_a_retention_files_go_that_a_clock_ahead_has_removed(tmp_path, y
         action["deletionTimestamp"] = new - 1
     entry.write_text("\n".join(map(json.dumps, actions)))
     time.sleep(0.002)
-    assert sorted(f"{path}/{name}" for name in upkeep.old_files(path)) == [uri.removeprefix("file://") for uri in old]
-    assert upkeep.vacuum(path, retention_hours=0) == len(old)
-    assert upkeep.old_files(path) == []
+    assert sorted(f"{path}/{name}" for name in delta_tables.old_files(path)) == [uri.removeprefix("file://") for uri in old]
+    assert delta_tables.vacuum(path, retention_hours=0) == len(old)
+    assert delta_tables.old_files(path) == []
     assert batches_in(path) == [0, 0, 1, 1, 2, 2]
 
 
@@ -119,7 +119,7 @@ def test_deletion_vectors_are_not_taken_for_leftovers(tmp_path):
     path = tmp_path / "t"
     write_deltalake(path, rows(0), configuration={"delta.enableDeletionVectors": "true"})
     vector = left(path / "deletion_vector_00000000-0000-0000-0000-000000000000.bin")
-    upkeep.vacuum(str(path))
+    delta_tables.vacuum(str(path))
     assert vector.exists()
 
 
@@ -130,7 +130,7 @@ def test_what_others_keep_in_the_folder_of_a_table_stays(tmp_path, other):
     write_deltalake(str(path / "below"), rows(0))
     there = [aged(file) for file in path.rglob("*") if file.is_file()]
     there += [left(path / name) for name in (other, "leftover.parquet")]
-    upkeep.vacuum(str(path))
+    delta_tables.vacuum(str(path))
     assert all(file.exists() for file in there)
     assert batches_in(str(path / "below")) == [0, 0]
 
@@ -140,5 +140,5 @@ def test_leftovers_of_partitions_go(tmp_path):
     path = tmp_path / "t"
     write_deltalake(str(path), rows(0), partition_by=["batch"])
     leftover = left(path / "batch=0" / "leftover.parquet")
-    assert upkeep.vacuum(str(path)) == 1
+    assert delta_tables.vacuum(str(path)) == 1
     assert not leftover.exists()

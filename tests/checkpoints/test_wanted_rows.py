@@ -10,8 +10,8 @@ from deltalake import QueryBuilder, write_deltalake
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windowmill.checkpoints.delta_tables import files_of
 from windowmill.checkpoints.state.reading import OpenSessions, Wanted, WithSpans, rows_before, rows_of, rows_of_part
-from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.grids import Selection, Span
 

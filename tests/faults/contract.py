@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from windowmill.checkpoints.batches import Batch
-from windowmill.checkpoints.plans import ApplyPlan, BackfillPlan, FoldPlan, PurgePlan, RestatePlan, RestorePlan
+from windowmill.checkpoints.batches import ApplyPlan, BackfillPlan, Batch, FoldPlan, PurgePlan, RestatePlan, RestorePlan
 from windowmill.windowing.reference import rows_of
 from windowmill.windowing.reference.events import BEFORE, Course, Event, Record, Tally, ranks
 from windowmill.windowing.reference.plain_values import compute

@@ -25,7 +25,7 @@ from tests.faults.kills import VICTIMS, Run
 from tests.faults.pipelines import PIPELINES
 from tests.faults.world import World
 from tests.spark.harness import Bench
-from windowmill.checkpoints import records, upkeep
+from windowmill.checkpoints import delta_tables, records
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places
@@ -33,7 +33,7 @@ from windowmill.jobs.runnables import runnable_of
 
 #: Versions that are landed before each run, so that a process takes several batches.
 LANDED_AT_ONCE = 10
-#: Batches between two rounds of upkeep.
+#: Batches between two rounds of delta_tables.
 MAINTAINED_EVERY = 50
 ROWS_OF_A_BATCH = 20
 
@@ -117,7 +117,7 @@ class Soak:
         before = sum(_unnamed_bytes(path) for path in paths)
         records.RETENTION_HOURS = 0
         for path in paths[:-1]:
-            upkeep.vacuum(path, retention_hours=0)
+            delta_tables.vacuum(path, retention_hours=0)
         records.DeltaRecords(places.ledger).vacuum()
         after = {path: size for path in paths if (size := _unnamed_bytes(path))}
         assert after == {}, f"bytes of files that no version names: {after}"

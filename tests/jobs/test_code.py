@@ -14,9 +14,8 @@ from deltalake import write_deltalake
 
 from tests.checkpoints.records import plan
 from tests.specs import TENS, TICKS, a_spec
-from windowmill.checkpoints.batches import Outcome
+from windowmill.checkpoints.batches import Outcome, Plan
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.user_code import check_modules, check_zones, module_digests, tzdata_version, zone_digests

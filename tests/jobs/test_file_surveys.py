@@ -36,7 +36,9 @@ class _Batch:
         added = [AddedFile(f"{n}", commits[n], 1, None, stats=_stats([*chain(*parts)]) if stats else None) for n, parts in enumerate(files)]
         given = {"seen": None, "snapshot_files": 0, "closed_by_file": None, "latest": None, "first_row": 0, "types": _TYPES} | own
         rule = LatenessRule(disorder, lateness)
-        self.input: Any = SimpleNamespace(pipeline=pipeline, files=added, rule=rule, commits=tuple(commits), **given)
+        self.input: Any = SimpleNamespace(
+            pipeline=pipeline, reading=SimpleNamespace(files=added), rule=rule, commits=tuple(commits), **given
+        )
         self.parts, self.times = [], []
         for index, parts in enumerate(files):
             first, file = 0, PlainFile(f"{index}", {"t": "t"}, {})
@@ -123,7 +125,7 @@ _UNREADABLE = '{"minValues": {"t": "x"}, "maxValues": {"t": "x"}}'
 def test_files_without_tight_bounds_are_read(stats):
     batch = _Batch([[[_START]], [[_START + 10_000_000]]], [0, 1])
     stats = json.dumps(json.loads(_stats([_START])) | {"tightBounds": False}) if stats == "wide" else stats
-    batch.input.files[0] = AddedFile("0", 0, 1, None, stats=stats)
+    batch.input.reading.files[0] = AddedFile("0", 0, 1, None, stats=stats)
     assert (batch.survey().seen, batch.read) == (_START + 10_000_000, [0, 1])
 
 
@@ -149,7 +151,7 @@ def test_integers_are_exact():
     batch.input.pipeline = parse_pipeline(a_spec(time={"column": "i", "unit": "s"}, windows=[TENS]))
     for number, (low, high) in enumerate([(5, 9), (7, 8)]):
         stats = json.dumps({"minValues": {"i": low}, "maxValues": {"i": high}})
-        batch.input.files[number] = AddedFile(f"{number}", number, 1, None, stats=stats)
+        batch.input.reading.files[number] = AddedFile(f"{number}", number, 1, None, stats=stats)
         batch.parts[number] = FilePart(number, PlainFile("f", {"i": "i"}, {}), (), 0, 2, 1)
     found = batch.survey()
     assert (found.seen, batch.read, found.watermarks) == (9, [], (None, None))

@@ -18,7 +18,7 @@ from tests.checkpoints.records import commit, plan
 from tests.spark.harness import quiet
 from tests.specs import a_spec
 from windowmill.checkpoints.data_files import FileWriter
-from windowmill.checkpoints.features import check_appendable
+from windowmill.checkpoints.delta_tables import check_appendable
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.records import FAN

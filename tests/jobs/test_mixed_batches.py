@@ -15,9 +15,8 @@ from tests.jobs.batches import check as check_batches
 from tests.jobs.drawn import FILLED, MINUTE, NUMBERS, OTHERS, POLICIES, SESSIONS, SOURCE, Row, at, cuts, ended, inputs, pipeline_of, some
 from tests.jobs.test_session_batches import ALLOWED, visits
 from tests.strategies import shared
-from windowmill.checkpoints.state.compaction import compact_entries, own_rows
 from windowmill.checkpoints.state.reading import OpenSessions, WithSpans, rows_of
-from windowmill.checkpoints.state.tables import NeededRows, compact_partials, joint_schema, slice_schema
+from windowmill.checkpoints.state.tables import NeededRows, compact_entries, compact_partials, joint_schema, own_rows, slice_schema
 from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.errors import SpecError, StateCorruptError
 from windowmill.windowing.grids import Span

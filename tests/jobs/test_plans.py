@@ -16,11 +16,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.checkpoints.records import NOW, commit
 from tests.specs import SECONDS, TENS, TICKS, a_spec
-from windowmill.checkpoints.batches import LastWrite
+from windowmill.checkpoints.batches import LastWrite, Plan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import OwnTable
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.plans import Plan
 from windowmill.jobs.batch.planning import Acceptance, moves_on, next_backfill, next_run
 from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing import errors

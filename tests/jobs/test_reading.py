@@ -21,8 +21,8 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from tests.checkpoints.records import plan
 from tests.specs import SECONDS, TENS, a_spec
+from windowmill.checkpoints.batches import Plan, RestatePlan
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.plans import Plan, RestatePlan
 from windowmill.jobs.layouts.input import _closed_by_file
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources import delta_log, reading

@@ -12,8 +12,7 @@ from windowmill.checkpoints.data_files import DataFile
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.layouts.input import Emission
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.layouts.output import Output
-from windowmill.jobs.layouts.returning import decoded, encoded
+from windowmill.jobs.layouts.output import Output, decoded, encoded
 from windowmill.windowing.counts import Counts, WindowRows
 from windowmill.windowing.errors import StateCorruptError
 

@@ -130,7 +130,7 @@ def test_batches_of_spark_go_back_and_on(spark, tmp_path, monkeypatch):
 
 
 def test_a_savepoint_outlives_vacuum_and_compaction(tmp_path, prepared, monkeypatch):
-    monkeypatch.setattr("windowmill.checkpoints.upkeep.RETENTION_HOURS", 0)
+    monkeypatch.setattr("windowmill.checkpoints.delta_tables.RETENTION_HOURS", 0)
     clean, story = prepared.original(undisturbed, "mixed"), prepared.copy(tmp_path / "story", saved, "mixed")
     maintain(story.bench.pipeline, quiet())
     for table in (story.bench.sink, Places.of(story.bench.pipeline).state):
@@ -188,7 +188,7 @@ CHANGED: dict[str, Callable[[list[Any]], dict[str, Any]]] = {
     ("name", "change"), [*(("slices", change) for change in CHANGED), ("mixed", "a window of another size"), ("revise", "fewer aggregates")]
 )
 def test_a_savepoint_brings_its_spec_back_over_an_applied_change(tmp_path, prepared, monkeypatch, name, change):
-    monkeypatch.setattr("windowmill.checkpoints.upkeep.RETENTION_HOURS", 0)
+    monkeypatch.setattr("windowmill.checkpoints.delta_tables.RETENTION_HOURS", 0)
     clean, story = prepared.original(undisturbed, name), prepared.copy(tmp_path / "story", saved, name)
     bench, old = story.bench, dict(story.bench.changes)
     new = CHANGED[change](bench.spec["windows"])

@@ -248,7 +248,9 @@ def test_rows_that_do_not_balance_are_refused(applied, quarantined, logged, is_f
     source = SimpleNamespace(filter="v > 1" if is_filtered else None)
     files = [SimpleNamespace(rows=logged, is_counted=True)]
     pipeline = Bench(Path("/nowhere"), dict(SPEC)).pipeline
-    batch: Any = SimpleNamespace(plan=plan(3), files=files, pipeline=pipeline, runnable=SimpleNamespace(source=source))
+    batch: Any = SimpleNamespace(
+        plan=plan(3), reading=SimpleNamespace(files=files), pipeline=pipeline, runnable=SimpleNamespace(source=source)
+    )
     told = nullcontext() if is_balanced else pytest.raises(WindowmillError, match="they must balance, so nothing was published")
     with told:
         check_balance(batch, Counts(rows_read=10, rows_applied=applied, quarantined={"null_time": quarantined}))

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake import Schema as DeltaSchema
 
 from tests.spark.harness import BASE, MINUTE, Bench, differences, quiet
-from windowmill.checkpoints.features import own_commit
+from windowmill.checkpoints.delta_tables import own_commit
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.windowing.axis import AXIS_BEGIN

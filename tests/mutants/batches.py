@@ -117,7 +117,7 @@ MUTANTS = {
         ),
     ],
     f"{SAVEPOINTS}runs_after_a_restoration_give_what_undisturbed_ones_give[slices]": [
-        ("totals-of-undone-batches-kept", "checkpoints.plans:RestorePlan.totals_after", instead("self.totals", "before")),
+        ("totals-of-undone-batches-kept", "checkpoints.batches:RestorePlan.totals_after", instead("self.totals", "before")),
     ],
     f"{SAVEPOINTS}a_pipeline_goes_back_twice_and_not_to_what_was_undone": [
         ("undone-batches-stand", "checkpoints.batches:effective_batches", instead("_1.number <= _2", "True")),

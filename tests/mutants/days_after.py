@@ -48,10 +48,10 @@ MUTANTS = {
         ("ignored-changes-counted", "jobs.sources.reading:backfill_versions", never("_ == 'counted' and _ is not None and _ is not None")),
     ],
     f"{CHANGED}a_changed_spec_behind_a_restatement_that_moved_the_watermark_shows_what_has_been_shown": [
-        ("shown-ahead-of-a-lagging-run", "jobs.layouts.input:emission_of", never("(_ or _) and _ is not None")),
+        ("shown-ahead-of-a-lagging-run", "jobs.layouts.input:TableInput.emission", never("(_ or _) and _ is not None")),
     ],
     f"{DAYS}a_restatement_behind_one_that_moved_the_watermark_shows_what_has_been_shown": [
-        ("shown-ahead-by-a-restatement", "jobs.layouts.input:emission_of", instead("_1 or plan.replaces_state", "_1")),
+        ("shown-ahead-by-a-restatement", "jobs.layouts.input:TableInput.emission", instead("_1 or plan.replaces_state", "_1")),
     ],
     f"{DAYS}a_row_that_the_filter_leaves_out_does_not_move_the_watermark": [
         (

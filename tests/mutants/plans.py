@@ -11,7 +11,7 @@ CHANGES = "tests/jobs/test_applied_changes.py::test_"
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
     f"{CHANGES}only_windows_after_the_instant_asked_for_are_filled": [
-        ("rows-of-dropped-windows-replaced", "checkpoints.replacing:ReplacedRange.within", never("self.windows is not None")),
+        ("rows-of-dropped-windows-replaced", "checkpoints.committer:ReplacedRange.within", never("self.windows is not None")),
         ("history-published-whole", "jobs.layouts.output:Published.of", instead("rows.filter(_)", "rows")),
         ("columns-of-new-aggregates-missed", "jobs.batch.compute:_computed", instead("widens = applies or _1", "widens = _1")),
     ],
@@ -63,7 +63,7 @@ MUTANTS = {
     f"{PLANS}transactions_are_named_by_the_ledger_and_not_by_the_pipeline": [
         (
             "generation-left-out-of-app-id",
-            "checkpoints.plans:Plan.app_id",
+            "checkpoints.batches:Plan.app_id",
             instead('f"windowmill/{self.generation}/{_1}"', 'f"windowmill/{_1}"'),
         ),
         ("generation-of-each-question", "checkpoints.ledger:Ledger.generation", instead("self._new_generation", "uuid.uuid4().hex[:12]")),

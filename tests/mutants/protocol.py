@@ -22,7 +22,7 @@ MUTANTS = {
         ("commit-below-a-checkpoint-believed", "checkpoints.committer:DeltaRsCommitter.commit", always("floor_of(...) <= _")),
     ],
     f"{UPKEEP}commits_checkpoint_the_log_by_themselves": [
-        ("checkpoints-inside-commits", "checkpoints.committer:checkpoint_if_due", instead("suppress(...)", "suppress()")),
+        ("checkpoints-inside-commits", "checkpoints.delta_tables:checkpoint_if_due", instead("suppress(...)", "suppress()")),
     ],
     f"{PROTOCOL}a_range_is_replaced_in_one_commit": [
         ("moved-files-removed-as-recorded", "checkpoints.committer:_write", never("not _.replaces_all and any(...)")),

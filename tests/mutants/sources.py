@@ -102,7 +102,7 @@ MUTANTS = {
         ("order-of-arrival-taken-as-told", "jobs.sources.reading:_first", never("not _log_order_known(...)")),
     ],
     f"{READING}a_reader_feature_that_is_not_known_is_refused_by_name": [
-        ("unknown-features-read", "checkpoints.features:check_readable_features", without('raise SourceFeatureError(f"...")')),
+        ("unknown-features-read", "checkpoints.delta_tables:check_readable_features", without('raise SourceFeatureError(f"...")')),
     ],
     f"{READING}a_first_batch_takes_rows_in_the_order_of_the_log": [
         ("long-backlog-in-one-batch", "jobs.sources.reading:_within", instead("_.version - 1", "through")),

@@ -27,7 +27,7 @@ MUTANTS = {
         ),
     ],
     f"{OPENING}a_row_that_is_another_is_damage_however_it_is_read": [
-        ("restored-rows-not-verified", "checkpoints.state.tables:StateTable._rows", without("self._check.verify(...)")),
+        ("restored-rows-not-verified", "checkpoints.state.readers:DeltaState._rows", without("self.check.verify(...)")),
     ],
     f"{LOG_TABLE}a_batch_reads_the_entries_of_keys_that_it_touches_or_that_are_due": [
         ("live-rows-of-due-keys-not-read", "checkpoints.state.tables:of_keys", instead("_1 <= _2", "_1 < _2")),
@@ -38,10 +38,10 @@ MUTANTS = {
         ),
     ],
     f"{LOG_TABLE}an_altered_entry_is_told": [
-        ("live-rows-in-the-driver-not-verified", "checkpoints.state.tables:LogTable.read", without("self._check.verify(...)")),
+        ("live-rows-in-the-driver-not-verified", "checkpoints.state.readers:DeltaState.log", without("self.check.verify(...)")),
     ],
     f"{OPENING}a_newer_format_is_refused": [
-        ("newer-format-accepted", "checkpoints.features:check_format", never("int(_) > FORMATS[_]")),
+        ("newer-format-accepted", "checkpoints.delta_tables:check_format", never("int(_) > FORMATS[_]")),
     ],
     f"{OPENING}a_missing_column_is_damage": [
         ("missing-state-column-null", "checkpoints.state.reading:read_file", without("require_columns(...)")),
@@ -64,10 +64,10 @@ MUTANTS = {
         ),
     ],
     f"{PARTIAL_TABLE}rows_that_another_attempt_appends_meanwhile_are_not_lost": [
-        ("compaction-over-what-came-since", "checkpoints.features:own_commit", without("max_commit_retries=0")),
+        ("compaction-over-what-came-since", "checkpoints.delta_tables:own_commit", without("max_commit_retries=0")),
     ],
     f"{UPKEEP}what_others_keep_in_the_folder_of_a_table_stays": [
-        ("files-of-others-vacuumed", "checkpoints.upkeep:vacuum", without("_are_of_others(...)")),
+        ("files-of-others-vacuumed", "checkpoints.delta_tables:vacuum", without("_are_of_others(...)")),
     ],
     (f"{KEPT_TABLES}a_table_that_was_made_anew_is_another", f"{KEPT_TABLES}an_older_copy_put_back_is_seen"): [
         (
@@ -99,13 +99,13 @@ MUTANTS = {
         ("restored-positions-not-verified", "windowing.columnar.position_batch:advance", without("verify_once(...)")),
     ],
     f"{MIXED_BATCHES}compaction_keeps_the_rows_of_other_parts": [
-        ("compaction-drops-rows-of-other-parts", "checkpoints.state.compaction:_kept", without('_.append(f"SELECT {_} FROM {_}")')),
-        ("rows-over-positions-taken-for-live-rows", "checkpoints.state.compaction:own_rows", never('"positions" in _')),
+        ("compaction-drops-rows-of-other-parts", "checkpoints.state.tables:_kept", without('_.append(f"SELECT {_} FROM {_}")')),
+        ("rows-over-positions-taken-for-live-rows", "checkpoints.state.tables:own_rows", never('"positions" in _')),
     ],
     f"{MIXED_BATCHES}spans_are_kept_and_found_beside_the_rows_of_other_parts": [
         (
             "spans-dropped-beside-other-parts",
-            "checkpoints.state.compaction:own_rows",
+            "checkpoints.state.tables:own_rows",
             instead("Present(SLICE) | rows_of_spans(_)", "Present(SLICE)"),
         ),
     ],

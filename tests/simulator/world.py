@@ -14,12 +14,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from tests.checkpoints.records import plan
-from windowmill.checkpoints.batches import Changes, Outcome, identity_of
+from windowmill.checkpoints.batches import Changes, Outcome, Plan, identity_of
 from windowmill.checkpoints.committer import Publication
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import ORDER, BatchCommit, Change, TableVersion, refuse_committed, verify
-from windowmill.checkpoints.plans import Plan
 from windowmill.checkpoints.protocol import publish_pending, record, rule
 from windowmill.checkpoints.records import LedgerRecord
 from windowmill.windowing.counts import Counts

@@ -13,7 +13,7 @@ from deltalake import DeltaTable, write_deltalake
 
 from tests.readers import EVERY_CASE, by_each_scheduler, compute_by_many_tasks
 from tests.spark.harness import Bench, differences, events
-from windowmill.checkpoints.features import own_commit
+from windowmill.checkpoints.delta_tables import own_commit
 from windowmill.jobs.cli import main
 from windowmill.jobs.layouts import limits
 from windowmill.windowing.columnar.hashes import REMEDY

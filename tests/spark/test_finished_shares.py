@@ -10,12 +10,12 @@ from rich.console import Console
 
 from tests.jobs.test_backfills import EVERY_WAY
 from tests.spark.harness import Bench, cut, differences, events, quiet
-from windowmill.checkpoints.finished import Notes
+from windowmill.checkpoints.ledger import Notes
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.layouts.returning import decoded
+from windowmill.jobs.layouts.output import decoded
 
 pytestmark = pytest.mark.spark
 #: Shares of the keys, and names of those of all ways.

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 
 from tests.spark.harness import Bench, differences, events, quiet
 from windowmill.checkpoints.places import Places
-from windowmill.checkpoints.state.tables import PartialTable
+from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.schedulers import local as local_parts
@@ -94,14 +94,14 @@ def test_few_rows_are_restored_from_a_state_kept_small(tmp_path, monkeypatch):
     bench.land(events(41, 390)[380:])
     maintain(bench.pipeline, quiet())
     restored: list[int] = []
-    original = PartialTable.read
+    original = DeltaState.partials
 
     def counting(*arguments, **options):
         found = original(*arguments, **options)
         restored.append(found.num_rows)
         return found
 
-    monkeypatch.setattr(PartialTable, "read", counting)
+    monkeypatch.setattr(DeltaState, "partials", counting)
     bench.run()
     levels = state(bench).column(LEVEL).to_pylist()
     assert set(levels) >= {0, 1, 2, 5}

@@ -24,8 +24,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.spark.both_readers import NOW, assert_same, by_spark, pipeline_over, whole
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, lasting, quiet, run_over
+from windowmill.checkpoints.batches import RunPlan
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.plans import RunPlan
 from windowmill.jobs.batch import steps
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.json_lines import to_json
