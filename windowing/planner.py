@@ -25,8 +25,7 @@ from windowmill.windowing.columnar.positions import ABOVE, FIRST, NODE_LEVEL, PO
 from windowmill.windowing.grids import MANY_SLICES, Nodes, count_slices
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.layouts import Positions, Rows, Sessions, Slices, StateLayout, divide, live_columns, why_rows
-from windowmill.windowing.slicing.calendars import CalendarGrid
-from windowmill.windowing.slicing.edges import Grid, WindowGrid, all_hopping
+from windowmill.windowing.slicing.edges import CalendarGrid, Grid, WindowGrid, all_hopping
 from windowmill.windowing.slicing.slicers import slicer_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window

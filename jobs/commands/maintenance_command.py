@@ -33,12 +33,11 @@ from windowmill.jobs.commands.summaries import bound, new_progress, titled
 from windowmill.jobs.commands.terminal import AcceptChanges, AcceptCode, Answer, AsJson, Spec, duration_of, in_bytes, load_pipeline, show
 from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.axis import Duration, to_us
-from windowmill.windowing.changes import describe_difference
 from windowmill.windowing.columnar.known_spans import last_columns
 from windowmill.windowing.errors import SinkError, SpecError, StateError, first_line
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.layouts import StateLayout, windows_by_layout
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline, describe_difference
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.savepoints import Savepoint

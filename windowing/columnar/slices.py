@@ -65,7 +65,7 @@ from windowmill.windowing.slicing.edges import Edges, Grid, WindowGrid, all_hopp
 from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
-    from windowmill.windowing.slicing.calendars import CalendarGrid
+    from windowmill.windowing.slicing.edges import CalendarGrid
     from windowmill.windowing.windows.base import Window
 
 #: Column of a bare result row: the index of its grid in the stage. The other columns are keys, window end and aggregates, and window start

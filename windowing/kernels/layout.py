@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from windowmill.windowing.aggregates import aggregate_for, argument_types, value_types
 from windowmill.windowing.aggregates.order import mergeable
-from windowmill.windowing.aggregates.values import WIDE
+from windowmill.windowing.algebra import WIDE
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.recipes import OPERATIONS, ROW_OPERATIONS, Atom, Lower, integer_of

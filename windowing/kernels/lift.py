@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.aggregates.values import INT64_MAX, INT64_MIN, WIDE
+from windowmill.windowing.algebra import INT64_MAX, INT64_MIN, WIDE
 from windowmill.windowing.kernels.combine import AT, CARRY_UNIT, KEY, PICKED, ROW, TIE, TIMES, Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import HIGH, NUMBERS, Atom, Layout
 from windowmill.windowing.kernels.recipes import integer_of

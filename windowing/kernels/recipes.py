@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.aggregates.values import WIDE
+from windowmill.windowing.algebra import WIDE
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.kernels import combine as op
