@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
-from windowmill.windowing.axis import Duration
+from windowmill.windowing.axis import ZERO, Duration
 from windowmill.windowing.catalogue import Aggregates
 from windowmill.windowing.fields import (
     TICKS_US,
@@ -100,21 +100,18 @@ class Source(Table):
     changes: Literal["refuse", "ignore", "restate"] = "refuse"
 
     @model_validator(mode="after")
-    def _known_options(self) -> Self:
+    def _one_place(self) -> Self:
+        if self.format == "kafka":
+            given = next((name for name in ("path", "table", "storage_options") if getattr(self, name)), None)
+            if given is not None:
+                raise ValueError(f"{given}: a source of format kafka has none; options.subscribe names its topics")
+            return self
+        super()._one_place()  # type: ignore[operator]  # pydantic types the inherited validator as its proxy
         unknown = next((name for name in self.options if name not in DELTA_OPTIONS), None) if self.format == "delta" else None
         if unknown in _CHANGES_OPTIONS:
             raise ValueError(f"options.{unknown}: unknown; set source.changes: ignore instead")
         if unknown is not None:
             raise ValueError(f"options.{unknown}: unknown; the options of a Delta source are {', '.join(DELTA_OPTIONS)}")
-        return self
-
-    @model_validator(mode="after")
-    def _one_place(self) -> Self:
-        if self.format != "kafka":
-            return super()._one_place()  # type: ignore[operator, no-any-return]  # pydantic types the inherited validator as its proxy
-        given = next((name for name in ("path", "table", "storage_options") if getattr(self, name)), None)
-        if given is not None:
-            raise ValueError(f"{given}: a source of format kafka has none; options.subscribe names its topics")
         return self
 
     @property
@@ -229,9 +226,7 @@ class Pipeline(SpecMapping):
     def _lengths_fit_axis(self) -> Self:
         # A duration that is compared with the clock may be one of time on any axis with a clock.
         lengths = {
-            where: value
-            for where, value in _durations(self)
-            if not value.is_zero and not (where == "time.max_future_skew" and not value.plain)
+            where: value for where, value in _durations(self) if value != ZERO and not (where == "time.max_future_skew" and not value.plain)
         }
         timed = next((where for where, value in lengths.items() if not value.plain), None) or next(
             (

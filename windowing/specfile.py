@@ -259,22 +259,25 @@ def _with_suites(filled: Any, written: Any, lines: Mapping[_Path, int], filling:
     return {**filled, "expectations": [rule for _, rule, _ in rules]}, {**written, "expectations": [rule for *_, rule in rules]}, own
 
 
+@dataclass
 class _Filling:
     """Replaces ``${NAME}`` by values of the environment, and collects the problems."""
 
-    def __init__(self, name: str, environment: Mapping[str, str], lines: Mapping[_Path, int], opens_tables: bool) -> None:
-        self._name, self._environment, self._lines, self._opens_tables = name, environment, lines, opens_tables
-        self.problems: list[str] = []
-        self._missing: set[str] = set()
-        self.filled: dict[str, str] = {}
-        self.fields: dict[_Path, dict[str, str]] = {}
-        self.secret: dict[str, str] = {}
-        self.hidden: dict[str, str] = {}
+    name: str
+    environment: Mapping[str, str]
+    lines: Mapping[_Path, int]
+    opens_tables: bool
+    problems: list[str] = field(default_factory=list)
+    missing: set[str] = field(default_factory=set)
+    filled: dict[str, str] = field(default_factory=dict)
+    fields: dict[_Path, dict[str, str]] = field(default_factory=dict)
+    secret: dict[str, str] = field(default_factory=dict)
+    hidden: dict[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
         """The folder of the spec, from which it names files; that of the process for a pipeline given in Python."""
-        return Path(self._name).parent
+        return Path(self.name).parent
 
     def fill(self, value: Any, path: _Path) -> Any:
         if len(path) > MAX_DEPTH:
@@ -313,19 +316,19 @@ class _Filling:
                 return "$"
             if mark[1] is None:
                 self.refuse(path, f"got {mark[0]!r}; expected the name of an environment variable, as in ${{NAME}} ($${{ is the text ${{)")
-            elif mark[1] not in self._environment:
-                if not self._opens_tables and path[0] in _TABLES and path[-1] != "filter":
+            elif mark[1] not in self.environment:
+                if not self.opens_tables and path[0] in _TABLES and path[-1] != "filter":
                     return mark[1]  # in place of the value, so that the field's form can be checked
-                if mark[1] not in self._missing:  # one problem, however many fields name it
+                if mark[1] not in self.missing:  # one problem, however many fields name it
                     self.refuse(path, f"the environment variable {mark[1]} is not set; export {mark[1]}=…, then run again")
-                self._missing.add(mark[1])
+                self.missing.add(mark[1])
             else:
-                return self._environment[mark[1]]
+                return self.environment[mark[1]]
             return mark[0]
 
         filled_text = _MARK.sub(replace, text)
         if VARIABLE.search(text):
-            named = {f"${{{name}}}": self._environment[name] for name in VARIABLE.findall(text) if name in self._environment}
+            named = {f"${{{name}}}": self.environment[name] for name in VARIABLE.findall(text) if name in self.environment}
             self.filled |= {text: filled_text, **named}
             self.fields[path] = {text: filled_text, **named}
             secret = {mark: value for mark, value in named.items() if holds_secret(mark[2:-1])}
@@ -336,7 +339,7 @@ class _Filling:
 
     def refuse(self, path: _Path, message: str) -> None:
         if len(self.problems) <= _MAX_PROBLEMS:
-            self.problems.append(f"{_where(self._name, path, self._lines)}: {message}")
+            self.problems.append(f"{_where(self.name, path, self.lines)}: {message}")
 
 
 def shown(value: object) -> str:

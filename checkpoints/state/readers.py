@@ -13,7 +13,7 @@ from windowmill.checkpoints.state.positions import PositionTable, SearchedRows, 
 from windowmill.checkpoints.state.reading import ReadLimit, Wanted, Where, rows_before, rows_of
 from windowmill.checkpoints.state.tables import LogTable, PartialTable, are_latest, entries_before, has_nodes, of_keys
 from windowmill.checkpoints.stores import is_table
-from windowmill.windowing.columnar.hashes import without_checksums
+from windowmill.windowing.columnar.added_columns import SUM
 
 if TYPE_CHECKING:
     from windowmill.windowing.columnar.hashes import KeysOfShare, RowCheck
@@ -103,7 +103,7 @@ class MemoryState:
     def partials(self, schema: pa.Schema, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
         """The ``wanted`` rows, without checksums; none if they exceed ``limit``."""
         rows = self._chosen(schema, rows_before(before_batch) & rows_of(wanted))
-        return without_checksums(rows) if rows.num_rows <= limit.rows else None
+        return rows.drop_columns([SUM]) if rows.num_rows <= limit.rows else None
 
     def positions(self, schema: pa.Schema, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
         """The rows that new ``rows`` need; none if they exceed ``limit``."""
@@ -124,7 +124,7 @@ class MemoryState:
         """The entries of the keys that are in ``touched`` or due by ``watermark``, without checksums; none if the log exceeds ``limit``."""
         columns = list(keys.values())
         self.drop(schema, lambda stored: are_latest(stored, columns))
-        entries = without_checksums(self._chosen(schema, entries_before(schema.names, before_batch)))
+        entries = self._chosen(schema, entries_before(schema.names, before_batch)).drop_columns([SUM])
         return of_keys(entries, touched, columns, watermark) if entries.num_rows <= limit.rows else None
 
     def _chosen(self, schema: pa.Schema, wanted: Where) -> pa.Table:

@@ -60,7 +60,7 @@ from windowmill.windowing.columnar.added_columns import (
     SLICE,
     SUM,
 )
-from windowmill.windowing.columnar.hashes import KeysOfShare, RowCheck, without_checksums
+from windowmill.windowing.columnar.hashes import KeysOfShare, RowCheck
 from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY
 from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.positions import NODE_LEVEL, SEQUENCE
@@ -269,7 +269,7 @@ class PartialTable(StateTable):
                 return None
             checked = rows_of_part(wanted) if SUM in self._schema.names else None
             rows = self._rows(table, files, self._schema, rows_before(before_batch) & where, limit.rows, checked=checked)
-            return rows if rows is None or checked is None else without_checksums(rows)
+            return rows if rows is None or checked is None else rows.drop_columns([SUM])
 
 
 def has_nodes(path: str) -> bool:
@@ -404,7 +404,7 @@ class LogTable(StateTable):
             entries = log.select(self._schema.names)
             # Before any is left out: a damaged key or instant would hide a key that is due.
             self._check.verify(entries)
-            return of_keys(without_checksums(entries), touched, list(keys.values()), watermark)
+            return of_keys(entries.drop_columns([SUM]), touched, list(keys.values()), watermark)
 
 
 def own_entries(*, beside_positions: bool) -> Where:

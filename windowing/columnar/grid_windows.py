@@ -40,7 +40,6 @@ from windowmill.windowing.columnar.slice_partials import (
     combine_numbers,
     concatenate,
     marks_of,
-    nulled,
     places_of,
     reached_of,
     reached_windows,
@@ -141,24 +140,41 @@ class Combined:
     windows: list[pa.Table]  #: Bare result rows; each table has rows of one window of the spec.
     slices: pa.Table | None  #: The batch's slices and nodes for the state, with checksums, grouped by key. Null if the state keeps none.
 
-    def advanced(self, stage: WindowStage) -> Advanced:
-        """The same as whole result rows, completed one table at a time, and state."""
-        results = (result_rows(stage, bare) for bare in self.windows)
-        return Advanced(results, self.slices, np.empty(0, np.int64), Counts())
-
 
 def combined(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
     """Combine ``parts``, in their order, into windows and slices for the state; no key is split between results. O(n log n) in slices."""
-    return (_combine(stage, *whole) for whole in _whole_keys(stage.slices, parts))
+    for of_key, slices, offsets in _whole_keys(stage.slices, parts):
+        merged = _merged(stage.slices, of_key, slices, offsets)
+        spans, merged = _with_new(stage, merged)
+        windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
+        own, kept = merged.own, None
+        if stage.keep_from is not None:
+            partials = merged.partials
+            if stage.slices.revises:
+                # The state has the last edge before a mark, which no window end lies between.
+                closed, late = partials.closed.copy(), partials.closed != BEFORE
+                closed[late] = stage.slices.edges.slice_starts(closed[late])
+                partials = replace(partials, closed=closed)
+            stored_rows = [(0, partials.at(own & (partials.starts >= stage.keep_from)))]
+            if stage.nodes is not None:
+                # No node holds events that reach into its slices.
+                begun = partials.reaching == 0
+                leaves = (partials, own) if begun.all() else (partials.at(begun), own[begun])
+                stored_rows += whole_nodes(stage, stage.nodes, *leaves)
+            keys, columns = spans.rows_of(stage.slices.known, merged.spans)
+            kept = _kept(stage.slices, merged, stored_rows, keys, columns)
+        yield Combined(windows, kept)
 
 
 def advanced(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Advanced]:
     """As :func:`combined`, with whole result rows; the last has the counts."""
-    yield from (each.advanced(stage) for each in combined(stage, parts))
+    none = np.empty(0, np.int64)
+    for each in combined(stage, parts):
+        yield Advanced((result_rows(stage, bare) for bare in each.windows), each.slices, none, Counts())
     missed = [sum(counts) for counts in zip(*(part.missed for part in parts if part.missed), strict=True)]
     by_window = {name: n for (name, _), n in zip(stage.grids, missed, strict=False) if n}
     counts = Counts(rows_applied=sum(part.rows for part in parts), rows_late=sum(part.late for part in parts), late_missed=by_window)
-    yield Advanced((), None, np.empty(0, np.int64), counts)
+    yield Advanced((), None, none, counts)
 
 
 def _whole_keys(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[tuple[Mapping[str, pa.Array], pa.Table, Ints]]:
@@ -177,30 +193,6 @@ def _whole_keys(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[tuple[Ma
         own, firsts = order[offsets[first] : offsets[stop]], pa.array(order[offsets[first:stop]])
         of_key = {key: table.column(key).combine_chunks().take(firsts) for key in stage.keys}
         yield of_key, slices.take(pa.array(own)), offsets[first : stop + 1] - offsets[first]
-
-
-def _combine(stage: WindowStage, of_key: Mapping[str, pa.Array], slices: pa.Table, offsets: Ints) -> Combined:
-    merged = _merged(stage.slices, of_key, slices, offsets)
-    spans, merged = _with_new(stage, merged)
-    windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
-    own = merged.own
-    kept = None
-    if stage.keep_from is not None:
-        partials = merged.partials
-        if stage.slices.revises:
-            # The state has the last edge before a mark, which no window end lies between.
-            closed, late = partials.closed.copy(), partials.closed != BEFORE
-            closed[late] = stage.slices.edges.slice_starts(closed[late])
-            partials = replace(partials, closed=closed)
-        stored_rows = [(0, partials.at(own & (partials.starts >= stage.keep_from)))]
-        if stage.nodes is not None:
-            # No node holds events that reach into its slices.
-            begun = partials.reaching == 0
-            leaves = (partials, own) if begun.all() else (partials.at(begun), own[begun])
-            stored_rows += whole_nodes(stage, stage.nodes, *leaves)
-        keys, columns = spans.rows_of(stage.slices.known, merged.spans)
-        kept = _kept(stage.slices, merged, stored_rows, keys, columns)
-    return Combined(windows, kept)
 
 
 def event_windows(stage: WindowStage, pipeline: Pipeline, rows: pa.Table) -> Iterator[pa.Table]:
@@ -418,10 +410,10 @@ def _kept(
     n = len(partials.starts)
     fields = stored(stage.layout, partials.ints, partials.floats, merged.table) | stage.objects.write(partials.objects)
     fields |= {SLICE: pa.array(partials.starts), LEVEL: pa.array(levels), REACHING: pa.array(partials.reaching)}
-    fields |= {CLOSED: nulled(partials.closed, BEFORE), ARRIVAL: nulled(partials.arrivals, IN_TIME)}
+    in_time, closed, arrivals = partials.closed == BEFORE, partials.closed, partials.arrivals
+    fields |= {CLOSED: pa.array(closed, mask=in_time), ARRIVAL: pa.array(arrivals, mask=arrivals == IN_TIME)}
     fields[BATCH] = pa.repeat(stage.batch, n)
     fields |= {column: values.take(pa.array(partials.keys)) for column, values in merged.of_key.items()}
-    in_time = partials.closed == BEFORE
     fields |= spans_stored(stage.known, np.where(in_time[:, None], NO_SPAN * len(stage.known), partials.before))
     rows = as_table(fields, stage.schema)
     if not len(span_keys):

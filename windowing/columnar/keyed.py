@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.hashes import with_checksum_column, with_checksums
+from windowmill.windowing.columnar.hashes import CHECKSUM, with_checksums
 from windowmill.windowing.columnar.objects import ObjectColumn
 from windowmill.windowing.columnar.results import Advanced, Chunk, Column, result_rows
 from windowmill.windowing.columnar.rows import (
@@ -132,7 +132,7 @@ class StateLog:
                 self.tables.append(LogTableOfWindow(window.name, name, f"window {index} {name}", held, columns))
                 fields += [(held, pa.bool_())] if held else []
                 fields += [(label, table.schema.field(column).type) for column, label in columns.items()]
-        self.schema = with_checksum_column(pa.schema(fields))
+        self.schema = pa.schema([*fields, CHECKSUM])
         twice = next((name for name, times in Counter(name.lower() for name in self.schema.names).items() if times > 1), None)
         if twice is not None:
             raise SpecError(

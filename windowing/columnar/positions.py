@@ -33,7 +33,7 @@ import pyarrow as pa
 from windowmill.windowing.axis import Duration
 from windowmill.windowing.bounds import check_key, check_share
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LATE, NUMBER_OF, TIME
-from windowmill.windowing.columnar.hashes import RowCheck, with_checksum_column
+from windowmill.windowing.columnar.hashes import CHECKSUM, RowCheck
 from windowmill.windowing.columnar.keyed import LIVE_PREFIX, label_of
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
 from windowmill.windowing.columnar.results import Column
@@ -464,7 +464,7 @@ class PositionState:
     @property
     def stored_schema(self) -> pa.Schema:
         """Schema of the state table: ``schema`` and checksums."""
-        return with_checksum_column(self.schema)
+        return self.schema.append(CHECKSUM)
 
     @property
     def entry_columns(self) -> list[str]:

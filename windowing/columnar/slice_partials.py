@@ -52,11 +52,6 @@ def reached_of(table: pa.Table, starts: Ints) -> Ints:
     return np.where(valid_of(reached), int64_of(pc.fill_null(reached, 0)), starts)
 
 
-def nulled(values: Ints, null: int) -> pa.Array:
-    """The inverse of :func:`marks_of`: ``values`` with null in the place of ``null``."""
-    return pa.array(values, mask=values == null)
-
-
 @dataclass(frozen=True)
 class SlicePartials:
     """Partials sorted by key index and start; one element or row per partial."""

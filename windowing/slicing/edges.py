@@ -21,7 +21,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import numpy as np
@@ -124,6 +124,9 @@ class Grid:
     (15, 15)
     """
 
+    #: Null, as its sequences give its edges. A grid of a calendar, whose edges no arithmetic gives, has itself here.
+    listed: ClassVar[None] = None
+
     size: int
     hop: int
     origin: int = 0
@@ -139,11 +142,6 @@ class Grid:
         return self.hop, self.origin % self.hop
 
     @property
-    def listed(self) -> None:
-        """Null, as its sequences give its edges. A grid of a calendar, whose edges no arithmetic gives, has itself here."""
-        return None
-
-    @property
     def longest(self) -> int:
         """Upper bound on the length of a window."""
         return self.size
@@ -153,7 +151,7 @@ class Grid:
 
     def end(self, k: T) -> T:
         """End of window ``k``, itself outside the window."""
-        return self.start(k) + self.size
+        return self.origin + k * self.hop + self.size
 
     def holding(self, t: int) -> range:
         """Indexes of the windows that hold ``t``; empty for an instant in a gap."""
@@ -200,6 +198,8 @@ class CumulativeGrid:
     (0, 18, 24)
     """
 
+    listed: ClassVar[None] = None
+
     size: int
     step: int
     origin: int = 0
@@ -211,10 +211,6 @@ class CumulativeGrid:
     @property
     def start_sequence(self) -> tuple[int, int]:
         return self.size, self.origin % self.size
-
-    @property
-    def listed(self) -> None:
-        return None
 
     @property
     def longest(self) -> int:

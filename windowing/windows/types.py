@@ -187,6 +187,9 @@ class Custom(Window):
     type: Literal["custom"]
     function: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 
+    #: Which columns its function reads is not known.
+    reads_whole_rows: ClassVar[bool] = True
+
     def describe(self) -> str:
         return f"custom: {self.function}"
 
@@ -195,11 +198,6 @@ class Custom(Window):
 
     def functions(self) -> Mapping[str, str]:
         return {"function": self.function}
-
-    @property
-    def reads_whole_rows(self) -> bool:
-        # Which columns its function reads is not known.
-        return True
 
     @property
     def ends_can_coincide(self) -> bool:
