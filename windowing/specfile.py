@@ -223,7 +223,9 @@ def _read(value: object, name: str, environment: Mapping[str, str] | None, lines
     filled = filling.fill(value, ())
     for table in _TABLES:
         filling.look_for_credentials(value.get(table), (table,))
-    filled, value, lines = _with_suites(filled, value, lines, filling)
+    entries = filled.get("expectations")
+    if isinstance(entries, list) and any(map(_names_suite, entries)):
+        filled, value, lines = _with_suites(filled, value, lines, filling)
     if filling.problems:
         raise SpecError(_joined(filling.problems))
     try:
@@ -238,14 +240,15 @@ def _read(value: object, name: str, environment: Mapping[str, str] | None, lines
     return ReadSpec(pipeline, name, lines, filling.secret, filling.hidden)
 
 
+def _names_suite(entry: object) -> bool:
+    return isinstance(entry, Mapping) and "suite" in entry
+
+
 def _with_suites(filled: Any, written: Any, lines: Mapping[_Path, int], filling: _Filling) -> tuple[Any, Any, Mapping[_Path, int]]:
     """Put the rules of suites in the place of the entries that name them; what goes wrong is a problem of ``filling``."""
-    entries = filled.get("expectations")
-    if not isinstance(entries, list) or not any(isinstance(entry, Mapping) and "suite" in entry for entry in entries):
-        return filled, written, lines
     rules: list[tuple[int, Any, Any]] = []
-    for index, entry in enumerate(entries):
-        if not (isinstance(entry, Mapping) and "suite" in entry):
+    for index, entry in enumerate(filled["expectations"]):
+        if not _names_suite(entry):
             rules.append((index, entry, written["expectations"][index]))
             continue
         try:
@@ -469,12 +472,12 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next((found for part in getattr(annotation, "__args__", ()) if (found := _model_in(part)) is not None), None)
 
 
-def _lines(node: Any, path: _Path = ()) -> dict[_Path, int]:
-    """Line numbers, from 1, of the fields at and below ``node``."""
+def _lines(node: Any) -> dict[_Path, int]:
+    """Line numbers, from 1, of the fields of the document ``node``."""
     if node is None:
         return {}
     lines: dict[_Path, int] = {}
-    waiting: list[tuple[Any, _Path, Any]] = [(node, path, node)]
+    waiting: list[tuple[Any, _Path, Any]] = [(node, (), node)]
     while waiting:
         item, at, marked = waiting.pop()
         lines[at] = marked.start_mark.line + 1

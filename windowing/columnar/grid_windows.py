@@ -143,9 +143,21 @@ class Combined:
 
 def combined(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
     """Combine ``parts``, in their order, into windows and slices for the state; no key is split between results. O(n log n) in slices."""
-    for of_key, slices, offsets in _whole_keys(stage.slices, parts):
-        merged = _merged(stage.slices, of_key, slices, offsets)
-        spans, merged = _with_new(stage, merged)
+    if not parts:
+        return
+    keys, table = stage.slices.keys, pa.concat_tables([part.slices for part in parts]).combine_chunks()
+    codes, n_keys = key_codes([table.column(key) for key in keys], table.num_rows)
+    # Slices of a key are in the order of the parts that hold them.
+    order, offsets = kernel.by_key(codes, n_keys)
+    slices = table.drop_columns(list(keys))
+    cuts = np.searchsorted(offsets, np.arange(0, len(order), CHUNK_SLICES))
+    for first, stop in pairwise(np.unique(np.append(cuts, n_keys)).tolist()):
+        chosen, firsts = order[offsets[first] : offsets[stop]], pa.array(order[offsets[first:stop]])
+        of_key = {key: table.column(key).combine_chunks().take(firsts) for key in keys}
+        merged = _merged(stage.slices, of_key, slices.take(pa.array(chosen)), offsets[first : stop + 1] - offsets[first])
+        spans = merged.spans
+        if stage.slices.known:
+            spans, merged = _with_new(stage, merged)
         windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
         own, kept = merged.own, None
         if stage.keep_from is not None:
@@ -161,8 +173,7 @@ def combined(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
                 begun = partials.reaching == 0
                 leaves = (partials, own) if begun.all() else (partials.at(begun), own[begun])
                 stored_rows += whole_nodes(stage, stage.nodes, *leaves)
-            keys, columns = spans.rows_of(stage.slices.known, merged.spans)
-            kept = _kept(stage.slices, merged, stored_rows, keys, columns)
+            kept = _kept(stage.slices, merged, stored_rows, *spans.rows_of(stage.slices.known, merged.spans))
         yield Combined(windows, kept)
 
 
@@ -175,24 +186,6 @@ def advanced(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Advanced]:
     by_window = {name: n for (name, _), n in zip(stage.grids, missed, strict=False) if n}
     counts = Counts(rows_applied=sum(part.rows for part in parts), rows_late=sum(part.late for part in parts), late_missed=by_window)
     yield Advanced((), None, none, counts)
-
-
-def _whole_keys(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[tuple[Mapping[str, pa.Array], pa.Table, Ints]]:
-    """All slices of some keys at a time; those of a key are in the order of the ``parts`` that hold them. O(n) in slices.
-
-    Yields the key columns by key index; the slices without keys; and their offsets: key k's are ``offsets[k]:offsets[k + 1]``.
-    """
-    if not parts:
-        return
-    table = pa.concat_tables([part.slices for part in parts]).combine_chunks()
-    codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
-    order, offsets = kernel.by_key(codes, n_keys)
-    slices = table.drop_columns(list(stage.keys))
-    cuts = np.searchsorted(offsets, np.arange(0, len(order), CHUNK_SLICES))
-    for first, stop in pairwise(np.unique(np.append(cuts, n_keys)).tolist()):
-        own, firsts = order[offsets[first] : offsets[stop]], pa.array(order[offsets[first:stop]])
-        of_key = {key: table.column(key).combine_chunks().take(firsts) for key in stage.keys}
-        yield of_key, slices.take(pa.array(own)), offsets[first : stop + 1] - offsets[first]
 
 
 def event_windows(stage: WindowStage, pipeline: Pipeline, rows: pa.Table) -> Iterator[pa.Table]:
@@ -281,8 +274,6 @@ def _merged(stage: SliceStage, of_key: Mapping[str, pa.Array], slices: pa.Table,
 
 def _with_new(stage: WindowStage, merged: _WholeSlices) -> tuple[Spans, _WholeSlices]:
     """The keys' spans with this batch, and ``merged`` with the spans before each late row."""
-    if not stage.slices.known:
-        return merged.spans, merged
     grids, own = stage.known_grids, merged.own
     if LEVEL not in stage.slices.schema.names:  # a node may start where no window is
         # For which windows stored late rows came late, but not too late, their marks do not say.

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -34,12 +33,12 @@ from windowmill.windowing.axis import Duration
 from windowmill.windowing.bounds import check_key, check_share
 from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LATE, NUMBER_OF, TIME
 from windowmill.windowing.columnar.hashes import CHECKSUM, RowCheck
-from windowmill.windowing.columnar.keyed import LIVE_PREFIX, label_of
+from windowmill.windowing.columnar.keyed import LIVE_PREFIX, check_names, label_of
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
 from windowmill.windowing.columnar.results import Column
 from windowmill.windowing.columnar.slice_partials import combine_numbers
 from windowmill.windowing.columnar.slices import LiftingStage
-from windowmill.windowing.errors import SpecError, StateCorruptError
+from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels import policies as kernel
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.flatfat import LEFT, MISSING, NodeColumns, covers, moves, places_of, stretches
@@ -425,6 +424,7 @@ class PositionState:
 
     ``types``: Arrow type of each of the source's columns.
     ``live``, ``conditions``: the state's column for each column of the source, and for each condition column, that waiting tuples keep.
+    ``texts``: the conditions.
     ``sequences``: indexes of the windows of each sequence, by the sequence's name.
     ``deltas``: names of the sequences whose windows evict by a delta, so that tuples leave from anywhere.
     ``schema``: schema of the state, without checksums.
@@ -437,7 +437,7 @@ class PositionState:
         self.live = {name: f"{LIVE_PREFIX}{label_of(name)}" for name in live_columns(pipeline, types)}
         texts = dict.fromkeys([*layout.conditions, *(text for window in pipeline.windows for text in window.conditions().values())])
         self.conditions = {condition_column(text): f"_where__{_digest(text)}" for text in texts}
-        self._texts = tuple(texts)
+        self.texts = tuple(texts)
         self.sequences = _sequences(pipeline)
         self.deltas = frozenset(name for name, held in self.sequences.items() if settings_of(pipeline, held[0]).from_anywhere)
         fields = [*((key, types[key]) for key in pipeline.keys), (KIND, pa.string()), (SEQUENCE, pa.string()), (BATCH, pa.int64())]
@@ -451,12 +451,7 @@ class PositionState:
         if self.deltas:
             fields += [(LIVE, pa.int64()), (LEAST, pa.int64()), (FLOAT_LEAST, pa.float64())]
         self.schema = pa.schema([*fields, *layout.stored_columns])
-        twice = next((name for name, n in Counter(name.lower() for name in self.stored_schema.names).items() if n > 1), None)
-        if twice is not None:
-            raise SpecError(
-                f"pipeline {pipeline.pipeline}: two columns of the state would be named {twice!r}; rename a window, or a "
-                "column in the source"
-            )
+        check_names(pipeline, self.stored_schema)
         read = dict.fromkeys([*pipeline.keys, *self.live])
         own = [(TIME, pa.int64()), (NUMBER_OF, pa.int64()), (CLOSED, pa.int64()), (LATE, pa.bool_())]
         self.rows = pa.schema([*((name, types[name]) for name in read), *((name, pa.bool_()) for name in self.conditions), *own])
@@ -477,10 +472,6 @@ class PositionState:
         """Columns of the state table that may have values in nodes."""
         own = {DUE, THROUGH, NEXT, HEAD, QUEUED, NUMBER_OF, TIME, *self.live.values(), *self.conditions.values(), *self._scalars}
         return [name for name in self.stored_schema.names if name not in own]
-
-    @property
-    def texts(self) -> tuple[str, ...]:
-        return self._texts
 
 
 def scalar_of(window: str, name: str) -> str:

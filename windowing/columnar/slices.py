@@ -385,7 +385,7 @@ def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | 
     if stage.intervals is not None:
         chunks = (part for table in chunks for part in stage.intervals.chunks(table))
     for judged in chunks:
-        table, missed = _without_refused(judged)
+        table, missed = _without_refused(judged) if REFUSED in judged.column_names else (judged, ())
         late = pc.sum(table.column(LATE)).as_py() or 0 if LATE in table.column_names else 0
         slices = _lift(stage, table)
         counts = int64_of(slices.column(stage.layout.fields[0].name).combine_chunks())
@@ -394,9 +394,7 @@ def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | 
 
 
 def _without_refused(rows: pa.Table) -> tuple[pa.Table, tuple[int, ...]]:
-    """The ``rows`` that windows count, and for each grid, how many of all came too late for one of its windows; none if no row is late."""
-    if REFUSED not in rows.column_names:
-        return rows, ()
+    """The ``rows`` that windows count, and for each grid, how many of all, some of which are late, came too late for one of its windows."""
     names = [name for name in rows.column_names if name.startswith(f"{MISSED} ")]
     missed = tuple(pc.sum(rows.column(name)).as_py() or 0 for name in names)
     refused = rows.column(REFUSED)

@@ -118,8 +118,6 @@ class Grid:
     Examples
     --------
     >>> grid = Grid(size=10, hop=5)
-    >>> [grid.start(k) for k in grid.holding(7)]
-    [0, 5]
     >>> grid.first_end_after(10), grid.last_end_holding(7)
     (15, 15)
     """
@@ -152,10 +150,6 @@ class Grid:
     def end(self, k: T) -> T:
         """End of window ``k``, itself outside the window."""
         return self.origin + k * self.hop + self.size
-
-    def holding(self, t: int) -> range:
-        """Indexes of the windows that hold ``t``; empty for an instant in a gap."""
-        return range((t - self.size - self.origin) // self.hop + 1, (t - self.origin) // self.hop + 1)
 
     def last_end_holding(self, t: T) -> T:
         """The greatest end of the windows that start at or before ``t``; where no window holds ``t``, it is not after ``t``."""
