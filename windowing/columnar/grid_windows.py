@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.bounds import check_duration, check_key, check_share, count_ends
-from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHING, SLICE
+from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHED, REACHING, SLICE
 from windowmill.windowing.columnar.hashes import with_checksums
 from windowmill.windowing.columnar.keyed import Aggregation
 from windowmill.windowing.columnar.known_spans import NO_SPAN, EmptyStretches, Spans, bounds_before, spans_before, spans_stored, split_off
@@ -173,7 +173,7 @@ def combined(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
                 begun = partials.reaching == 0
                 leaves = (partials, own) if begun.all() else (partials.at(begun), own[begun])
                 stored_rows += whole_nodes(stage, stage.nodes, *leaves)
-            kept = _kept(stage.slices, merged, stored_rows, *spans.rows_of(stage.slices.known, merged.spans))
+            kept = _kept(stage.slices, merged, stored_rows, spans)
         yield Combined(windows, kept)
 
 
@@ -255,7 +255,7 @@ def _merged(stage: SliceStage, of_key: Mapping[str, pa.Array], slices: pa.Table,
         reaching, batches, arrivals = reaching[moved], batches[moved], arrivals[moved]
     ints, floats = arenas(layout, slices)
     objects, before = stage.objects.read(slices), spans_before(stage.known, slices)
-    orders, reached = marks_of(slices, ORDER), reached_of(slices, starts)
+    orders, reached = marks_of(slices, ORDER), reached_of(slices, starts) if REACHED in slices.column_names else starts
     bounds = kernel.runs(offsets, places_of(starts, reaching), closed, turns)
     if len(bounds) <= len(starts):
         ints, floats = kernel.combine_runs(layout.program(), bounds[:-1], bounds[1:], ints, floats)
@@ -382,20 +382,12 @@ def _bare(stage: WindowStage, number: int, merged: _WholeSlices, key: Ints, colu
     return as_table(whole, stage.bare_schema)
 
 
-def _kept(
-    stage: SliceStage,
-    merged: _WholeSlices,
-    stored_rows: Sequence[tuple[int, SlicePartials]],
-    span_keys: Ints,
-    spans: Mapping[str, pa.Array],
-) -> pa.Table:
-    """Slices, nodes and spans with the state's columns, grouped by key.
-
-    ``stored_rows`` are partials by level; ``span_keys`` are the keys of the rows of ``spans``.
-    """
-    partials = concatenate([part for _, part in stored_rows])
+def _kept(stage: SliceStage, merged: _WholeSlices, stored_rows: Sequence[tuple[int, SlicePartials]], spans: Spans) -> pa.Table:
+    """Slices, nodes and spans with the state's columns, grouped by key; ``stored_rows`` are partials by level."""
     levels = np.repeat([level for level, _ in stored_rows], [len(part.starts) for _, part in stored_rows])
+    partials = stored_rows[0][1]
     if len(stored_rows) > 1:
+        partials = concatenate([part for _, part in stored_rows])
         order = np.argsort(partials.keys, kind="stable")
         partials, levels = partials.at(order), levels[order]
     n = len(partials.starts)
@@ -405,12 +397,15 @@ def _kept(
     fields |= {CLOSED: pa.array(closed, mask=in_time), ARRIVAL: pa.array(arrivals, mask=arrivals == IN_TIME)}
     fields[BATCH] = pa.repeat(stage.batch, n)
     fields |= {column: values.take(pa.array(partials.keys)) for column, values in merged.of_key.items()}
+    if not stage.known:
+        return with_checksums(as_table(fields, stage.schema))
     fields |= spans_stored(stage.known, np.where(in_time[:, None], NO_SPAN * len(stage.known), partials.before))
     rows = as_table(fields, stage.schema)
+    span_keys, columns = spans.rows_of(stage.known, merged.spans)
     if not len(span_keys):
         return with_checksums(rows)
     of_keys = {column: values.take(pa.array(span_keys)) for column, values in merged.of_key.items()}
-    of_spans = as_table({**spans, **of_keys, BATCH: pa.repeat(stage.batch, len(span_keys))}, stage.schema, fill=True)
+    of_spans = as_table({**columns, **of_keys, BATCH: pa.repeat(stage.batch, len(span_keys))}, stage.schema, fill=True)
     keys = np.append(partials.keys, span_keys)
     order = np.argsort(keys, kind="stable")
     whole = pa.concat_tables([rows, of_spans]).take(pa.array(order)).combine_chunks()

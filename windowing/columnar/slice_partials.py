@@ -46,8 +46,6 @@ def marks_of(table: pa.Table, name: str) -> Ints:
 
 def reached_of(table: pa.Table, starts: Ints) -> Ints:
     """``REACHED`` of each row, where that is null its start, of ``starts``; int64, shape (n_rows,)."""
-    if REACHED not in table.column_names:
-        return starts
     reached = table.column(REACHED).combine_chunks()
     return np.where(valid_of(reached), int64_of(pc.fill_null(reached, 0)), starts)
 
