@@ -36,10 +36,9 @@ from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.records import FORMAT, DeltaRecords, LedgerRecord
 from windowmill.checkpoints.stores import make_folder, remedy, remove_folder, store_of, use_options_of
-from windowmill.windowing.changes import compare, describe_difference
 from windowmill.windowing.counts import Totals
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError, first_line
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline, compare, describe_difference
 
 #: A record of a batch, and one of a ruling on a held batch.
 BATCH, RULING = "batch", "ruling"

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 from windowmill.expectations.suites import check_rules, rules, sink_columns
 from windowmill.jobs.conditions.truths import conditions_by_field
 from windowmill.jobs.sources.base import kind_problems
-from windowmill.windowing.aggregates.own import adapt
+from windowmill.windowing.aggregates import adapt_own
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import LimitExceededError, SpecError, first_line
 from windowmill.windowing.redaction import holds_credentials
@@ -158,7 +158,7 @@ def _try_import(place: str) -> tuple[Any, str | None]:
 
 def _aggregate_problem(found: Any, use: str, arguments: int) -> str | None:
     try:
-        adapt(found, use, arguments)
+        adapt_own(found, use, arguments)
     except SpecError as err:
         return str(err).removeprefix("use: ")
     except Exception as err:  # noqa: BLE001 - the user's class is instantiated here

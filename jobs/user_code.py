@@ -15,7 +15,7 @@ from windowmill.jobs.sources.base import KINDS
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.errors import CodeChangedError
 from windowmill.windowing.registry import RUNNING
-from windowmill.windowing.slicing.calendars import zone_named
+from windowmill.windowing.slicing.edges import zone_named
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import TYPES
 

@@ -297,7 +297,7 @@ def commands_page() -> str:
         "`windowmill COMMAND --help` says the same. Every command takes `--debug`, which shows the traceback of an error.",
         "Exit codes: 0 done, 1 failed (a retry may mend it), 2 wrong usage, spec or source (no retry can), 3 held by a rule of quality.",
     ]
-    for name in COMMANDS.built_in():
+    for name in COMMANDS.built_in:
         alone = typer.Typer(add_completion=False)
         alone.command(name=name)(command_of(name))
         command = typer.main.get_command(alone)

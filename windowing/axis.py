@@ -67,10 +67,6 @@ class Duration:
     plain: bool = field(default=False, compare=False)
 
     @property
-    def is_zero(self) -> bool:
-        return not (self.months or self.days or self.ticks)
-
-    @property
     def is_calendar(self) -> bool:
         """Whether its length can depend on a time zone: whole days or months."""
         return bool(self.months or self.days)
@@ -118,12 +114,16 @@ class Duration:
         if isinstance(value, Duration):
             return value
         if isinstance(value, int) and not isinstance(value, bool):
-            return _bounded(cls(ticks=value, plain=True))
+            if abs(value) > AXIS_END:
+                raise ValueError(f"expected at most 2^62 = {AXIS_END} ticks of the axis")
+            return cls(ticks=value, plain=True)
         text = value.strip() if isinstance(value, str) and len(value) <= 200 else ""
         parsed = _parse_iso(text) or _parse_words(text)
         if parsed is None:
             raise ValueError(f"expected {_EXPECTED_DURATION}")
-        return _bounded(parsed)
+        if parsed.months * 31 + parsed.days + parsed.ticks // DAY_US > _LONGEST_DAYS:
+            raise ValueError("expected less than 10,000 years")
+        return parsed
 
     @classmethod
     def __get_pydantic_core_schema__(cls, _source: Any, _handler: Any) -> CoreSchema:
@@ -143,13 +143,8 @@ class Duration:
         )
 
 
-def _bounded(length: Duration) -> Duration:
-    if length.plain:
-        if abs(length.ticks) > AXIS_END:
-            raise ValueError(f"expected at most 2^62 = {AXIS_END} ticks of the axis")
-    elif length.months * 31 + length.days + length.ticks // DAY_US > _LONGEST_DAYS:
-        raise ValueError("expected less than 10,000 years")
-    return length
+#: A length of nothing; equal to one of no ticks.
+ZERO = Duration()
 
 
 def _parse_words(text: str) -> Duration | None:

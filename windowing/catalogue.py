@@ -182,7 +182,7 @@ _ELSEWHERE = {
     "skew": "skewness",
 }
 #: An aggregate of the user's own.
-_OWN = Declaration("use", "windowmill.windowing.aggregates.own:build", form='use: "module:name"', columns=())
+_OWN = Declaration("use", "windowmill.windowing.aggregates:build_own", form='use: "module:name"', columns=())
 
 
 def register_aggregate(declaration: Declaration, module: str) -> None:

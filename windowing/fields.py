@@ -21,11 +21,10 @@ from pydantic import (
     model_validator,
 )
 
-from windowmill.windowing.axis import SECOND_US, Duration
+from windowmill.windowing.axis import SECOND_US, ZERO, Duration
 
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,12})?)\s*%")
 _EXPECTED = "expected a percentage such as 1 %, a share from 0 to less than 1, or never"
-_ZERO = Duration()
 #: Microseconds of each unit that counts from 1970.
 TICKS_US = {"us": 1, "ms": 1_000, "s": SECOND_US}
 
@@ -55,7 +54,7 @@ def _whole(value: object) -> object:
 
 
 def _positive(value: Duration) -> Duration:
-    if value.is_zero or value.ticks < 0:
+    if value == ZERO or value.ticks < 0:
         raise ValueError("expected a duration longer than zero")
     return value
 
@@ -218,8 +217,8 @@ class Time(SpecMapping):
     #: Whether numbers of a unit are instants; unless given they are where a length or an origin of the spec is one of time.
     axis: Literal["instants"] | None = None
     tie_break: tuple[Column, ...] = ()
-    disorder: Duration = _ZERO
-    lateness: Duration = _ZERO
+    disorder: Duration = ZERO
+    lateness: Duration = ZERO
     #: Null for no limit, as on an axis without a clock (``unit: none``).
     max_future_skew: Annotated[Duration | None, Field(json_schema_extra={"default": "1 day"})] = Duration(days=1)
     watermark: Literal["max_event_time", "data_interval_end"] = "max_event_time"

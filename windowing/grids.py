@@ -33,8 +33,7 @@ import numpy.typing as npt
 
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import UnsupportedError
-from windowmill.windowing.slicing.calendars import CalendarGrid, origin_of, zone_named
-from windowmill.windowing.slicing.edges import CumulativeGrid, Edges, Grid, WindowGrid, all_hopping
+from windowmill.windowing.slicing.edges import CalendarGrid, CumulativeGrid, Edges, Grid, WindowGrid, all_hopping, origin_of, zone_named
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import GridRules, rules_of
 

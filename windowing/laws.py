@@ -114,7 +114,7 @@ def verify(
     Parameters
     ----------
     aggregate
-        Aggregate to check; ``windowmill.windowing.aggregates.own.load`` loads a user's own.
+        Aggregate to check; ``windowmill.windowing.aggregates.load_own`` loads a user's own.
     rows
         A hypothesis strategy of argument tuples, such as ``st.tuples(st.integers())``, or tuples to draw from.
     plain

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from windowmill.windowing.aggregates import aggregate_for, value_type
 from windowmill.windowing.aggregates.order import mergeable
-from windowmill.windowing.axis import Duration
+from windowmill.windowing.axis import ZERO, Duration
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import BATCH, KIND
 from windowmill.windowing.columnar.keyed import StateLog
@@ -25,8 +25,7 @@ from windowmill.windowing.columnar.positions import ABOVE, FIRST, NODE_LEVEL, PO
 from windowmill.windowing.grids import MANY_SLICES, Nodes, count_slices
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.layouts import Positions, Rows, Sessions, Slices, StateLayout, divide, live_columns, why_rows
-from windowmill.windowing.slicing.calendars import CalendarGrid
-from windowmill.windowing.slicing.edges import Grid, WindowGrid, all_hopping
+from windowmill.windowing.slicing.edges import CalendarGrid, Grid, WindowGrid, all_hopping
 from windowmill.windowing.slicing.slicers import slicer_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
@@ -466,7 +465,7 @@ def _most_nodes(n: int) -> int:
 def _delays(pipeline: Pipeline) -> str:
     """What disorder and lateness add to the state, to follow what is kept; nothing if both are zero."""
     lengths = (("disorder", pipeline.time.disorder), ("lateness", pipeline.time.lateness))
-    texts = [f"{name} of {length}" for name, length in lengths if not length.is_zero]
+    texts = [f"{name} of {length}" for name, length in lengths if length != ZERO]
     return f", and {' and '.join(texts)} before" if texts else ""
 
 

@@ -130,11 +130,13 @@ class Registry(Mapping[str, T], Generic[T]):
     ----------
     kind
         What the things are, for messages: ``aggregate``.
+    built_in
+        Windowmill's own; no plugin is imported.
     """
 
     def __init__(self, kind: str, built_in: Mapping[str, T]) -> None:
         self.kind = kind
-        self._built_in = dict(built_in)
+        self.built_in = dict(built_in)
         self._added: dict[str, tuple[T, str]] = {}
         _registries.append(self)
 
@@ -143,26 +145,22 @@ class Registry(Mapping[str, T], Generic[T]):
 
         Raises ``PluginError`` if the name is taken.
         """
-        owner = "windowmill itself" if name in self._built_in else self._added[name][1] if name in self._added else None
+        owner = "windowmill itself" if name in self.built_in else self._added[name][1] if name in self._added else None
         if owner is not None and not owner == module == RUNNING:
             raise PluginError(f"plugin {module!r}: the {self.kind} {name!r} is registered by {owner} already; give it another name")
         self._added[name] = thing, module
 
     def build_in(self, name: str, thing: T) -> None:
         """Add one of windowmill's own, as its module is imported."""
-        self._built_in[name] = thing
-
-    def built_in(self) -> Mapping[str, T]:
-        """Windowmill's own; no plugin is imported."""
-        return self._built_in
+        self.built_in[name] = thing
 
     def imported(self) -> tuple[str, ...]:
         """The names known so far; no plugin is imported."""
-        return (*self._built_in, *self._added)
+        return (*self.built_in, *self._added)
 
     def module_of(self, name: str) -> str | None:
         """The module that has registered ``name``; none if it is built in or unknown."""
-        if name in self._built_in:
+        if name in self.built_in:
             return None
         import_plugins()
         return self._added[name][1] if name in self._added else None
@@ -172,18 +170,18 @@ class Registry(Mapping[str, T], Generic[T]):
         return {name: module for name, (_, module) in self._added.items()}
 
     def __getitem__(self, name: str) -> T:
-        if name in self._built_in:
-            return self._built_in[name]
+        if name in self.built_in:
+            return self.built_in[name]
         import_plugins()
         return self._added[name][0]
 
     def __iter__(self) -> Iterator[str]:
         import_plugins()
-        return iter([*self._built_in, *self._added])
+        return iter([*self.built_in, *self._added])
 
     def __len__(self) -> int:
         import_plugins()
-        return len(self._built_in) + len(self._added)
+        return len(self.built_in) + len(self._added)
 
 
 #: Every registry of this process. One that a plugin has added to is among them.

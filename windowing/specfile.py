@@ -223,7 +223,9 @@ def _read(value: object, name: str, environment: Mapping[str, str] | None, lines
     filled = filling.fill(value, ())
     for table in _TABLES:
         filling.look_for_credentials(value.get(table), (table,))
-    filled, value, lines = _with_suites(filled, value, lines, filling)
+    entries = filled.get("expectations")
+    if isinstance(entries, list) and any(map(_names_suite, entries)):
+        filled, value, lines = _with_suites(filled, value, lines, filling)
     if filling.problems:
         raise SpecError(_joined(filling.problems))
     try:
@@ -238,14 +240,15 @@ def _read(value: object, name: str, environment: Mapping[str, str] | None, lines
     return ReadSpec(pipeline, name, lines, filling.secret, filling.hidden)
 
 
+def _names_suite(entry: object) -> bool:
+    return isinstance(entry, Mapping) and "suite" in entry
+
+
 def _with_suites(filled: Any, written: Any, lines: Mapping[_Path, int], filling: _Filling) -> tuple[Any, Any, Mapping[_Path, int]]:
     """Put the rules of suites in the place of the entries that name them; what goes wrong is a problem of ``filling``."""
-    entries = filled.get("expectations")
-    if not isinstance(entries, list) or not any(isinstance(entry, Mapping) and "suite" in entry for entry in entries):
-        return filled, written, lines
     rules: list[tuple[int, Any, Any]] = []
-    for index, entry in enumerate(entries):
-        if not (isinstance(entry, Mapping) and "suite" in entry):
+    for index, entry in enumerate(filled["expectations"]):
+        if not _names_suite(entry):
             rules.append((index, entry, written["expectations"][index]))
             continue
         try:
@@ -259,22 +262,25 @@ def _with_suites(filled: Any, written: Any, lines: Mapping[_Path, int], filling:
     return {**filled, "expectations": [rule for _, rule, _ in rules]}, {**written, "expectations": [rule for *_, rule in rules]}, own
 
 
+@dataclass
 class _Filling:
     """Replaces ``${NAME}`` by values of the environment, and collects the problems."""
 
-    def __init__(self, name: str, environment: Mapping[str, str], lines: Mapping[_Path, int], opens_tables: bool) -> None:
-        self._name, self._environment, self._lines, self._opens_tables = name, environment, lines, opens_tables
-        self.problems: list[str] = []
-        self._missing: set[str] = set()
-        self.filled: dict[str, str] = {}
-        self.fields: dict[_Path, dict[str, str]] = {}
-        self.secret: dict[str, str] = {}
-        self.hidden: dict[str, str] = {}
+    name: str
+    environment: Mapping[str, str]
+    lines: Mapping[_Path, int]
+    opens_tables: bool
+    problems: list[str] = field(default_factory=list)
+    missing: set[str] = field(default_factory=set)
+    filled: dict[str, str] = field(default_factory=dict)
+    fields: dict[_Path, dict[str, str]] = field(default_factory=dict)
+    secret: dict[str, str] = field(default_factory=dict)
+    hidden: dict[str, str] = field(default_factory=dict)
 
     @property
     def folder(self) -> Path:
         """The folder of the spec, from which it names files; that of the process for a pipeline given in Python."""
-        return Path(self._name).parent
+        return Path(self.name).parent
 
     def fill(self, value: Any, path: _Path) -> Any:
         if len(path) > MAX_DEPTH:
@@ -313,19 +319,19 @@ class _Filling:
                 return "$"
             if mark[1] is None:
                 self.refuse(path, f"got {mark[0]!r}; expected the name of an environment variable, as in ${{NAME}} ($${{ is the text ${{)")
-            elif mark[1] not in self._environment:
-                if not self._opens_tables and path[0] in _TABLES and path[-1] != "filter":
+            elif mark[1] not in self.environment:
+                if not self.opens_tables and path[0] in _TABLES and path[-1] != "filter":
                     return mark[1]  # in place of the value, so that the field's form can be checked
-                if mark[1] not in self._missing:  # one problem, however many fields name it
+                if mark[1] not in self.missing:  # one problem, however many fields name it
                     self.refuse(path, f"the environment variable {mark[1]} is not set; export {mark[1]}=…, then run again")
-                self._missing.add(mark[1])
+                self.missing.add(mark[1])
             else:
-                return self._environment[mark[1]]
+                return self.environment[mark[1]]
             return mark[0]
 
         filled_text = _MARK.sub(replace, text)
         if VARIABLE.search(text):
-            named = {f"${{{name}}}": self._environment[name] for name in VARIABLE.findall(text) if name in self._environment}
+            named = {f"${{{name}}}": self.environment[name] for name in VARIABLE.findall(text) if name in self.environment}
             self.filled |= {text: filled_text, **named}
             self.fields[path] = {text: filled_text, **named}
             secret = {mark: value for mark, value in named.items() if holds_secret(mark[2:-1])}
@@ -336,7 +342,7 @@ class _Filling:
 
     def refuse(self, path: _Path, message: str) -> None:
         if len(self.problems) <= _MAX_PROBLEMS:
-            self.problems.append(f"{_where(self._name, path, self._lines)}: {message}")
+            self.problems.append(f"{_where(self.name, path, self.lines)}: {message}")
 
 
 def shown(value: object) -> str:
@@ -466,12 +472,12 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next((found for part in getattr(annotation, "__args__", ()) if (found := _model_in(part)) is not None), None)
 
 
-def _lines(node: Any, path: _Path = ()) -> dict[_Path, int]:
-    """Line numbers, from 1, of the fields at and below ``node``."""
+def _lines(node: Any) -> dict[_Path, int]:
+    """Line numbers, from 1, of the fields of the document ``node``."""
     if node is None:
         return {}
     lines: dict[_Path, int] = {}
-    waiting: list[tuple[Any, _Path, Any]] = [(node, path, node)]
+    waiting: list[tuple[Any, _Path, Any]] = [(node, (), node)]
     while waiting:
         item, at, marked = waiting.pop()
         lines[at] = marked.start_mark.line + 1

@@ -37,7 +37,7 @@ from windowmill.checkpoints.state.reading import (
 from windowmill.checkpoints.state.tables import are_latest, are_needed, entries_before, has_nodes, of_keys
 from windowmill.checkpoints.stores import is_table
 from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, DUE, KIND, SUM
-from windowmill.windowing.columnar.hashes import KeyFilter, KeysOfShare, buckets_of, without_checksums
+from windowmill.windowing.columnar.hashes import KeyFilter, KeysOfShare, buckets_of
 from windowmill.windowing.columnar.position_reads import Bounds, Demand, arriving_values, split_nodes
 from windowmill.windowing.columnar.positions import ABOVE, FIRST, NODE, NODE_LEVEL, POSITION, SEQUENCE, PositionStage
 from windowmill.windowing.columnar.rows import key_codes, keys_of
@@ -88,7 +88,7 @@ class DeltaState:
                 return None
             checked = rows_of_part(wanted) if SUM in schema.names else None
             rows = self._rows(table, files, schema, rows_before(before_batch) & where, limit.rows, checked=checked)
-            return rows if rows is None or checked is None else without_checksums(rows)
+            return rows if rows is None or checked is None else rows.drop_columns([SUM])
 
     def positions(self, schema: pa.Schema, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
         """The rows over positions of the batches before that of ``stage`` that new ``rows`` need; the caller verifies the checksums."""
@@ -129,7 +129,7 @@ class DeltaState:
             entries = log.select(schema.names)
             # Before any is left out: a damaged key or instant would hide a key that is due.
             self.check.verify(entries)
-            return of_keys(without_checksums(entries), touched, list(keys.values()), watermark)
+            return of_keys(entries.drop_columns([SUM]), touched, list(keys.values()), watermark)
 
     def _rows(
         self,
@@ -217,7 +217,7 @@ class MemoryState:
     def partials(self, schema: pa.Schema, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
         """The ``wanted`` rows, without checksums; none if they exceed ``limit``."""
         rows = self._chosen(schema, rows_before(before_batch) & rows_of(wanted))
-        return without_checksums(rows) if rows.num_rows <= limit.rows else None
+        return rows.drop_columns([SUM]) if rows.num_rows <= limit.rows else None
 
     def positions(self, schema: pa.Schema, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
         """The rows that new ``rows`` need; none if they exceed ``limit``."""
@@ -238,7 +238,7 @@ class MemoryState:
         """The entries of the keys that are in ``touched`` or due by ``watermark``, without checksums; none if the log exceeds ``limit``."""
         columns = list(keys.values())
         self.drop(schema, lambda stored: are_latest(stored, columns))
-        entries = without_checksums(self._chosen(schema, entries_before(schema.names, before_batch)))
+        entries = self._chosen(schema, entries_before(schema.names, before_batch)).drop_columns([SUM])
         return of_keys(entries, touched, columns, watermark) if entries.num_rows <= limit.rows else None
 
     def _chosen(self, schema: pa.Schema, wanted: Where) -> pa.Table:

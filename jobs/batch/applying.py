@@ -31,7 +31,6 @@ from windowmill.jobs.sources.table_rows import queried
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spec_checks import problems_of
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.changes import SpecChanges, compare
 from windowmill.windowing.columnar.added_columns import SLICE
 from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.columnar.results import result_schema
@@ -49,7 +48,7 @@ from windowmill.windowing.errors import (
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.layouts import divide
 from windowmill.windowing.slicing.edges import Edges
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline, SpecChanges, compare
 
 if TYPE_CHECKING:
     from windowmill.jobs.layouts.base import Part

@@ -52,7 +52,7 @@ from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, TOO_LATE, remedies_of
 from windowmill.jobs.spark.session import spark_session
-from windowmill.windowing.axis import DAY_US, SECOND_US, Duration
+from windowmill.windowing.axis import DAY_US, SECOND_US, ZERO, Duration
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.redaction import redacted
@@ -140,7 +140,7 @@ class Lags:
         kept = "all" if not lost else f"{np.floor((rows - lost) / rows * 1_000) / 10:g} %"
         name = "lateness" if self.asserted else "disorder"
         present: Duration = getattr(pipeline.time, name)
-        remedy = f"{TOO_LATE}: time.{name}: {text} would keep {kept} (now {0 if present.is_zero else present})"
+        remedy = f"{TOO_LATE}: time.{name}: {text} would keep {kept} (now {present if present != ZERO else 0})"
         if not first:
             return f"{remedy}; for the rows of earlier batches too, give the pipeline a new sink and backfill it there"
         bulk = "" if self.asserted else "; history loaded in bulk: run --arrival event_time, which finds no row late"

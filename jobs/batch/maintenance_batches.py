@@ -50,12 +50,11 @@ from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.reading import VersionRange, check_readable, next_change
 from windowmill.jobs.sources.table_rows import changed_rows, queried
 from windowmill.windowing.axis import Duration
-from windowmill.windowing.changes import describe_difference
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.columnar.rows import are_among
 from windowmill.windowing.errors import NonAppendCommitError, OutOfTurnError, RefusedError, SavepointError, SourceError, first_line
 from windowmill.windowing.fields import SavepointPolicy
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline, describe_difference
 
 _PLACE = ("window", "window_start", "window_end", "trigger", "revision", "batch")
 #: Prefix of the names of savepoints that maintenance makes.

@@ -41,10 +41,9 @@ from windowmill.jobs.report.cost import tasks_of
 from windowmill.jobs.report.short_texts import elapsed
 from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.changes import Fate, SpecChange, SpecChanges
 from windowmill.windowing.errors import SOMETHING_TO_DO, HeldError, OutOfTurnError, SpecError
 from windowmill.windowing.paths import read_small
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Fate, Pipeline, SpecChange, SpecChanges
 
 if TYPE_CHECKING:
     from windowmill.jobs.batch.progress import CommittedBatch

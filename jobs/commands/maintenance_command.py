@@ -31,12 +31,11 @@ from windowmill.jobs.commands.summaries import bound, new_progress, titled
 from windowmill.jobs.commands.terminal import AcceptChanges, AcceptCode, Answer, AsJson, Spec, duration_of, in_bytes, load_pipeline, show
 from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.axis import Duration, to_us
-from windowmill.windowing.changes import describe_difference
-from windowmill.windowing.columnar.known_spans import last_columns
+from windowmill.windowing.columnar.known_spans import last_of
 from windowmill.windowing.errors import SinkError, SpecError, StateError, first_line
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.layouts import StateLayout, windows_by_layout
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline, describe_difference
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.savepoints import Savepoint
@@ -136,7 +135,7 @@ def _compact_state(path: str, *, pipeline: Pipeline | None, ledger: Ledger) -> i
     needed = _needed(parts, ledger)
     if {"positions", "live rows"} & set(parts):
         known = Grids.of(parts["slices"]).known if "slices" in parts else ()
-        removed = compact_entries(path, ledger.next_commit, list(parts), needed, spans=last_columns(known))
+        removed = compact_entries(path, ledger.next_commit, list(parts), needed, spans=tuple(map(last_of, known)))
         # Another rewrite would undo the order and the row groups in which nodes over positions are searched.
         return removed if "positions" in parts else removed + _compact(path)
     return compact_partials(path, needed)
@@ -152,7 +151,7 @@ def _needed(parts: Mapping[StateLayout, Pipeline], ledger: Ledger) -> NeededRows
         grids = Grids.of(parts["slices"])
         needed.append(NeededRows.slices_from(grids.first_slice_after(emitted)))
         if grids.known:
-            needed.append(NeededRows.spans(parts["slices"].keys, last_columns(grids.known), ledger.next_commit))
+            needed.append(NeededRows.spans(parts["slices"].keys, tuple(map(last_of, grids.known)), ledger.next_commit))
     if "sessions" in parts:
         gaps = tuple(window.session_gap() for window in parts["sessions"].windows)
         needed.append(NeededRows.sessions(OpenSessions(gaps, emitted)))

@@ -39,7 +39,18 @@ from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER
 from windowmill.windowing.columnar.hashes import REMEDY
 from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.columnar.objects import decode
-from windowmill.windowing.columnar.positions import KEY_ROW, NODE, NODE_LEVEL, POSITION, SEQUENCE, WAITING, PositionState, scalar_of
+from windowmill.windowing.columnar.positions import (
+    INSTANTS,
+    KEY_ROW,
+    NODE,
+    NODE_LEVEL,
+    POSITION,
+    SEQUENCE,
+    STATE,
+    WAITING,
+    PositionState,
+    scalar_of,
+)
 from windowmill.windowing.columnar.slice_partials import SlicePartials, windows_of
 from windowmill.windowing.errors import SpecError, StateError, StateMissingError
 from windowmill.windowing.grids import Grids, Nodes
@@ -49,7 +60,6 @@ from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.layouts import Sessions, StateLayout, describe_layouts, divide
 from windowmill.windowing.slicing.edges import WindowGrid
 from windowmill.windowing.slicing.leaves import Windows
-from windowmill.windowing.slicing.policy_settings import INSTANTS, STATE
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE
 

@@ -22,7 +22,7 @@ from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import known_spans, slices
 from windowmill.windowing.columnar.added_columns import ARRIVAL, LATE, NUMBER_OF, REASON, SLICE, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.grid_windows import advanced, event_windows
-from windowmill.windowing.columnar.known_spans import last_columns
+from windowmill.windowing.columnar.known_spans import last_of
 from windowmill.windowing.columnar.results import Advanced
 from windowmill.windowing.columnar.rows import codes_of, distinct_values
 from windowmill.windowing.columnar.slices import IntervalLifting, NodeStage, Revising, Sliced, SliceStage, WindowStage, spans_of
@@ -50,7 +50,7 @@ class SlicePart(Part):
         batch, layout, grids, ties = self.batch, slices.layout, slices.grids, slices.pipeline.time.tie_break
         #: The nodes that the state holds over the slices; null if it holds none.
         self._nodes = Nodes.of(grids.grids) if holds_nodes else None
-        self._slices, self.grids, self.spans = grids, grids.grids, last_columns(grids.known)
+        self._slices, self.grids, self.spans = grids, grids.grids, tuple(map(last_of, grids.known))
         # Late rows of a backfill may have revised windows that end after its range.
         self.may_emit_past_range = revises = batch.rule.revises
         kinds = {"nodes": self._nodes is not None, "intervals": grids.intervals, "revises": revises}

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.algebra import Aggregate, Field
     from windowmill.windowing.catalogue import AggregateSpec, Declaration, Option
     from windowmill.windowing.kernels.recipes import Atom, Partials, Recipe, numeric
-    from windowmill.windowing.windows.plugged import PluginWindow as Window
+    from windowmill.windowing.windows.types import PluginWindow as Window
 
 F = TypeVar("F", bound="Callable[..., Any]")
 W = TypeVar("W", bound="Window")
@@ -57,7 +57,7 @@ _HOMES = {
     **dict.fromkeys(("Atom", "Partials", "Recipe", "numeric"), "windowmill.windowing.kernels.recipes"),
     **dict.fromkeys(("AddedFile", "LoggedVersion", "Reading", "SourceTable"), "windowmill.jobs.sources.base"),
     "SourceKind": "windowmill.jobs.sources.base",
-    "Window": "windowmill.windowing.windows.plugged",
+    "Window": "windowmill.windowing.windows.types",
 }
 
 

@@ -271,12 +271,12 @@ def check_aggregate(
     ...     print(error)  # doctest: +ELLIPSIS
     aggregate 'Newest' breaks the law of commutativity: combine(a, b) gives 2, but combine(b, a) ...
     """
-    from windowmill.windowing.aggregates import own
+    from windowmill.windowing.aggregates import adapt_own, load_own
     from windowmill.windowing.algebra import Aggregate
     from windowmill.windowing.laws import verify
 
     if isinstance(use, Aggregate):
         aggregate = use
     else:
-        aggregate = own.load(use) if isinstance(use, str) else own.adapt(use, getattr(use, "__name__", type(use).__name__))
+        aggregate = load_own(use) if isinstance(use, str) else adapt_own(use, getattr(use, "__name__", type(use).__name__))
     verify(aggregate, rows, plain, examples=examples, max_rows=max_rows)

@@ -125,7 +125,7 @@ def test_a_checkouts_folder_is_not_importable_by_a_second_name(package):
 def test_a_window_is_asked_and_its_type_is_not_looked_at():
     """Only the package of the types imports one, and the modules that find by its type what computes it; all other code calls methods."""
     package = "windowmill.windowing.windows"
-    shared = {f"{package}.{name}" for name in ("base", "registry", "rules", "plugged")}
+    shared = {f"{package}.{name}" for name in ("base",)}
     tables = {"windowmill.windowing.slicing.slicers", "windowmill.windowing.reference"}
     types = set(map(dotted, modules_of("windowing/windows"))) - shared - {package}
     assert f"{package}.types" in types

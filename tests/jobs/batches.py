@@ -30,7 +30,7 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import BATCH, FILE, REASON, ROW, SLICE, TIME, UNTIL_OF
 from windowmill.windowing.columnar.hashes import RowCheck, with_buckets
-from windowmill.windowing.columnar.known_spans import last_columns
+from windowmill.windowing.columnar.known_spans import last_of
 from windowmill.windowing.grids import Nodes
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.layouts import divide
@@ -179,7 +179,7 @@ class Run:
 
     @property
     def spans(self) -> tuple[str, ...]:
-        return () if self.divided.slices is None else last_columns(self.divided.slices.grids.known)
+        return () if self.divided.slices is None else tuple(map(last_of, self.divided.slices.grids.known))
 
     @property
     def _after(self) -> int:

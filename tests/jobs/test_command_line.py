@@ -69,7 +69,7 @@ def change(path: str | Path, **fields: Any) -> None:
     Path(path).write_text(yaml.safe_dump(yaml.safe_load(Path(path).read_text()) | fields), encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", COMMANDS.built_in())
+@pytest.mark.parametrize("name", COMMANDS.built_in)
 def test_every_command_takes_json_and_is_listed_with_the_first_paragraph_of_its_help(name, capsys):
     assert main([name, "--help"]) == 0
     assert "--json" in capsys.readouterr().out

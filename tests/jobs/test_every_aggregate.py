@@ -96,7 +96,7 @@ def is_taken(function: str, column: str) -> bool:
     return True
 
 
-EVERY = [(function, column) for function in DECLARED.built_in() for column in COLUMNS]
+EVERY = [(function, column) for function in DECLARED.built_in for column in COLUMNS]
 TAKEN = [(function, column) for function, column in EVERY if is_taken(function, column)]
 
 
@@ -166,7 +166,7 @@ def test_results_over_all_rows_are_those_worked_out_by_hand(engine):
 
 def test_instants_are_numbers_where_the_page_says_so():
     assert {function for function, column in TAKEN if column == "instant"} - {
-        function for function in DECLARED.built_in() if DECLARED[function].takes is None
+        function for function in DECLARED.built_in if DECLARED[function].takes is None
     } == {"median", "quantile"}
 
 
@@ -200,7 +200,7 @@ def test_runs_compute_what_is_taken(tmp_path: Path):
         check([row for row in sink.to_pylist() if row["k"] != "c"], pipeline)
 
 
-@pytest.mark.parametrize("function", DECLARED.built_in())
+@pytest.mark.parametrize("function", DECLARED.built_in)
 def test_what_is_refused_is_refused_alike_and_in_words_that_are_true(function):
     refused = [column for other, column in EVERY if other == function and (other, column) not in TAKEN]
     for column in refused:

@@ -104,7 +104,7 @@ def too_long(text: str) -> list[str]:
 
 
 def test_every_command_is_looked_at():
-    assert {command for command, *_ in (*AROUND_A_RUN, *WHILE_HELD)} | OTHERS == set(COMMANDS.built_in())
+    assert {command for command, *_ in (*AROUND_A_RUN, *WHILE_HELD)} | OTHERS == set(COMMANDS.built_in)
 
 
 def test_answers_progress_and_errors_fit(screen):
@@ -135,7 +135,7 @@ def test_data_reaches_the_terminal_as_text(screen):
 
 
 def test_help_fits(screen, capsys):
-    for command in COMMANDS.built_in():
+    for command in COMMANDS.built_in:
         main([command, "--help"])
         assert too_long(capsys.readouterr().out) == []
 

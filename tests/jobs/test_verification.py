@@ -188,7 +188,7 @@ def test_a_sample_has_the_rows_that_readers_see(tmp_path, capsys):
 
 
 def test_every_aggregate_has_a_form_of_its_own():
-    assert set(DECLARED.built_in()) == set(plain.FORMS), "give the aggregate a form in jobs/verify/plain.py"
+    assert set(DECLARED.built_in) == set(plain.FORMS), "give the aggregate a form in jobs/verify/plain.py"
 
 
 def test_texts_are_joined_as_concat_joins_them():

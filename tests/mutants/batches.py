@@ -87,7 +87,7 @@ MUTANTS = {
         ),
     ],
     f"{SESSION_BATCHES}a_late_row_joins_two_sessions_that_have_been_shown": [
-        ("sessions-revised-row-by-row", "windowing.kernels.fragments:sessions_of", without("_.moments[_] != _")),
+        ("sessions-revised-row-by-row", "windowing.kernels.event_bounds:sessions_of", without("_.moments[_] != _")),
     ],
     f"{REVISED_BATCHES}late_rows_of_a_commit_revise_a_window_once_though_they_are_in_several_slices": [
         (
@@ -105,14 +105,14 @@ MUTANTS = {
     f"{CALENDAR_BATCHES}a_month_is_stored_as_one_slice_and_read_when_it_ends": [
         (
             "rows-at-an-edge-of-a-calendar-before-it",
-            "windowing.slicing.calendars:CalendarGrid.slice_start",
+            "windowing.slicing.edges:CalendarGrid.slice_start",
             instead("'right'", "'left'"),
         ),
     ],
     f"{CALENDAR_BATCHES}batches_are_those_of_the_oracle": [
         (
             "slices-of-long-windows-forgotten",
-            "windowing.slicing.calendars:CalendarGrid.first_start_after",
+            "windowing.slicing.edges:CalendarGrid.first_start_after",
             instead("_1.ends", "_1.starts"),
         ),
     ],

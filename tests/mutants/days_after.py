@@ -75,7 +75,7 @@ MUTANTS = {
         ),
     ],
     f"{DAYS}a_window_whose_bounds_late_rows_move_is_retracted": [
-        ("moved-windows-not-retracted", "windowing.slicing.revised_slicer:EmittedVersions._retracted", never("_ >= 0 and _ not in _")),
+        ("moved-windows-not-retracted", "windowing.slicing.slicers:EmittedVersions._retracted", never("_ >= 0 and _ not in _")),
     ],
     f"{DAYS}rows_that_take_the_place_of_deleted_ones_are_corrections": [
         ("redelivered-rows-late", "jobs.batch.restating:_takes_place", never("bool(_)")),

@@ -23,7 +23,7 @@ MUTANTS = {
         ),
     ],
     f"{SESSION_END}versions_of_a_closed_session_are_forgotten": [
-        ("versions-of-closed-sessions-count", "windowing.slicing.revised_slicer:EmittedVersions.resolve", without("not _.isdisjoint(...)")),
+        ("versions-of-closed-sessions-count", "windowing.slicing.slicers:EmittedVersions.resolve", without("not _.isdisjoint(...)")),
         (
             "versions-of-closed-sessions-count-in-the-reference",
             "windowing.reference.windows:SessionWindows.takes",
@@ -31,7 +31,7 @@ MUTANTS = {
         ),
     ],
     f"{SESSION_BATCHES}a_late_row_joins_two_sessions_that_have_been_shown": [
-        ("shown-version-of-a-session-numbered-again", "windowing.kernels.fragments:_join", instead("max(_1, _2 + _)", "max(_1, _2)")),
+        ("shown-version-of-a-session-numbered-again", "windowing.kernels.event_bounds:_join", instead("max(_1, _2 + _)", "max(_1, _2)")),
         (
             "stored-session-shown-again",
             "windowing.columnar.sessions:_joined",
@@ -44,7 +44,7 @@ MUTANTS = {
     f"{SESSION_BATCHES}a_row_joins_a_session_that_ends_where_windows_are_closed": [
         (
             "session-closed-at-its-end-by-fragments",
-            "windowing.kernels.fragments:_settle",
+            "windowing.kernels.event_bounds:_settle",
             instead("_1.last[_2] + _3 < _4", "_1.last[_2] + _3 <= _4"),
         ),
     ],

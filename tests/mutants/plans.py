@@ -26,7 +26,7 @@ MUTANTS = {
         ),
     ],
     f"{CHANGES}edited_code_is_a_change_of_what_uses_it": [
-        ("edited-code-kept", "windowing.changes:compare", instead("_ or _.get(...)", "reason")),
+        ("edited-code-kept", "windowing.spec:compare", instead("_ or _.get(...)", "reason")),
     ],
     f"{PLANS}a_column_of_another_type_is_refused_by_the_next_batch": [
         ("columns-of-a-plan-unchecked", "jobs.batch.planning:check_plan", without("check_unchanged(...)")),

@@ -41,10 +41,6 @@ class FlatFat(Generic[P]):
             return newer if older is None else older
         return self._combine(older, newer)
 
-    def __getitem__(self, slot: int) -> P | None:
-        """The partial in ``slot``, ``None`` if it is empty; 0 <= slot < capacity."""
-        return self._nodes[self.capacity + slot]
-
     def slots(self) -> list[P | None]:
         """All slots in array order."""
         return self._nodes[self.capacity :]

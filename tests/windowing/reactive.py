@@ -63,8 +63,7 @@ class ReactiveAggregator(Generic[P]):
     most m(1 + ceil(log2(n / m))) combines, and at most log2 n more if the buffer is inverted: O(log n) for one change, O(m) for
     many. Compacting and resizing are amortised O(1). Space 2 · capacity, at most 8n.
 
-    ``add`` returns a handle that identifies the partial; ``handles`` lists the handles in window order. Handles increase in order of
-    insertion, and start from 0 again after a restore.
+    ``add`` returns a handle that identifies the partial. Handles increase in order of insertion, and start from 0 again after a restore.
 
     Source: Tangwongsan, Hirzel, Schneider and Wu, "General Incremental Sliding-Window Aggregation" (PVLDB 8(7), 2015), section 5.
     """
@@ -135,14 +134,6 @@ class ReactiveAggregator(Generic[P]):
             self._span -= 1
         if 4 * len(self._slot_of) < self.capacity and self.capacity > self._least:
             self._resize(self.capacity // 2)
-
-    def replace(self, handle: int, partial: P) -> None:
-        """Replace the partial of ``handle`` by ``partial``."""
-        self._pending[self._slot_of[handle]] = partial
-
-    def handles(self) -> list[int]:
-        """Handles of the partials in the window, oldest first."""
-        return list(self._slot_of)
 
     def query(self) -> P:
         """The partials of the window combined in order; the identity if it is empty."""

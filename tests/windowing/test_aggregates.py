@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.specs import a_spec
 from tests.windowing.aggregate_cases import CASES, COUNTS, EXAMPLES, Case
 from tests.windowing.kernel_algebra import ARROW, made_of
-from windowmill.windowing.aggregates import aggregate_for, own
+from windowmill.windowing.aggregates import aggregate_for, load_own
 from windowmill.windowing.aggregates.order import mergeable
 from windowmill.windowing.algebra import Aggregate, close, identical, position
 from windowmill.windowing.catalogue import DECLARED, AggregateSpec, parse_aggregate
@@ -345,14 +345,14 @@ HERE = __name__
 
 @pytest.mark.parametrize("use", ["Longest", "Spread"])
 def test_partials_of_a_users_aggregate_combine_though_their_rows_interleave(use):
-    aggregate = mergeable(own.load(f"{HERE}:{use}"))
+    aggregate = mergeable(load_own(f"{HERE}:{use}"))
     assert aggregate.positioned or aggregate.commutative
     columns = {"Longest": st.one_of(st.none(), st.text("ab", max_size=3)), "Spread": st.integers(-9, 9)}
     verify(aggregate, st.tuples(columns[use]), examples=40)
 
 
 def test_a_late_event_goes_between_those_that_were_combined():
-    aggregate = mergeable(own.load(f"{HERE}:Longest"))
+    aggregate = mergeable(load_own(f"{HERE}:Longest"))
     early, later, last = (aggregate.lift((name,), (at, ())) for at, name in [(1, "ab"), (2, "cd"), (3, "ef")])
     without = aggregate.combine(later, last)
     assert (aggregate.lower(without), aggregate.lower(aggregate.combine(without, early))) == ("cd", "ab")
@@ -362,15 +362,15 @@ def test_a_late_event_goes_between_those_that_were_combined():
 
 
 def test_a_users_aggregate_gets_the_same_checks():
-    verify(own.load(f"{HERE}:Longest"), st.tuples(st.one_of(st.none(), st.text("ab", max_size=3))), examples=40)
+    verify(load_own(f"{HERE}:Longest"), st.tuples(st.one_of(st.none(), st.text("ab", max_size=3))), examples=40)
     verify(
-        own.load(f"{HERE}:Spread"),
+        load_own(f"{HERE}:Spread"),
         st.tuples(st.integers(-9, 9)),
         lambda rows: sum(v * v - v for (v,) in rows) if rows else None,
         examples=40,
     )
     with pytest.raises(LawError, match="law of commutativity") as caught:
-        verify(own.load(f"{HERE}:Wrong"), st.tuples(st.text("ab", max_size=3)))
+        verify(load_own(f"{HERE}:Wrong"), st.tuples(st.text("ab", max_size=3)))
     assert [len(operand) for operand in caught.value.operands] == [1, 1]
 
 

@@ -19,11 +19,6 @@ def every(grid: Grid, low: int = -1_000, high: int = 1_000) -> list[tuple[int, i
 
 
 @given(grids, instants)
-def test_the_windows_that_hold_an_instant(grid, t):
-    assert [(grid.start(k), grid.end(k)) for k in grid.holding(t)] == [(a, b) for a, b in every(grid) if a <= t < b]
-
-
-@given(grids, instants)
 def test_ends_around_an_instant(grid, t):
     assert grid.first_end_after(t) == min(b for _, b in every(grid) if b > t)
     assert grid.last_end_holding(t) == max(b for a, b in every(grid) if a <= t)

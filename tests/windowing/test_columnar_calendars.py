@@ -20,7 +20,7 @@ from windowmill.expectations.suites import identity_columns
 from windowmill.windowing.axis import Duration, from_us, to_us
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.reference import Record, evaluate
-from windowmill.windowing.slicing.calendars import Steps, zone_named
+from windowmill.windowing.slicing.edges import Steps, zone_named
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 

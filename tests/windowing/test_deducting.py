@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windowmill.windowing.aggregates import own
+from windowmill.windowing.aggregates import adapt_own
 from windowmill.windowing.aggregates.order import mergeable
 from windowmill.windowing.algebra import Aggregate
 from windowmill.windowing.columnar.objects import combine_windows
@@ -110,7 +110,7 @@ def windows_of(of_keys: list[list[tuple[int, int]]], n: int) -> Windows:
 
 def built(kind: type[Tally]) -> tuple[Tally, Aggregate[Any]]:
     made = kind()
-    return made, mergeable(own.adapt(made, kind.__name__))
+    return made, mergeable(adapt_own(made, kind.__name__))
 
 
 @pytest.mark.parametrize("kind", [Sum, Joined])

@@ -7,8 +7,6 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
 
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at
@@ -88,13 +86,6 @@ def test_prefix_and_suffix_cost_at_most_log_n_and_aggregate_nothing(n):
     tally[0] = 0
     assert tree.aggregate() == (letters,)
     assert tally[0] == 0
-
-
-def test_empty_slots_cost_nothing():
-    aggregate, tally = counted(JOINED)
-    tree = FlatFat(aggregate.combine, [None, text("a"), None, None, None, None, text("b"), None])
-    assert tree.aggregate() == ("ab",)
-    assert tally[0] == 1
 
 
 @pytest.mark.parametrize("n", [16, 64, 1024])
@@ -180,74 +171,6 @@ def test_ring_cases(case):
         wanted = expected.get("index_changes", moves)
         assert moves == wanted[: len(moves)]
         assert set(wanted[len(moves) :]) <= {-1}
-
-
-def test_shapes_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="slots: got 6; expected a power of two"):
-        FlatFat(JOINED.combine, [None] * 6)
-    with pytest.raises(ValueError, match="capacity: got 2 for 4 full slots"):
-        full(4)[0].resized(2, 0)
-
-
-class AnyOrderEviction(RuleBasedStateMachine):
-    """A window that loses tuples anywhere, as delta eviction makes it, against a plain dictionary."""
-
-    handles = Bundle("handles")
-
-    @initialize(capacity=st.sampled_from([1, 2, 4, 16]))
-    def start(self, capacity: int) -> None:
-        self.window = ReactiveAggregator(JOINED, capacity=capacity)
-        self.model: dict[int, str] = {}
-        self.names: dict[int, int] = {}
-        self.fed = 0
-
-    @rule(target=handles)
-    def insert(self) -> int:
-        name, self.fed = self.fed, self.fed + 1
-        self.names[name] = self.window.add(text(f"{name},"))
-        self.model[name] = f"{name},"
-        return name
-
-    @rule(count=st.integers(1, 12))
-    def insert_many(self, count: int) -> None:
-        for _ in range(count):
-            self.insert()
-
-    @rule(name=consumes(handles))
-    def remove(self, name: int) -> None:
-        if name in self.model:
-            self.window.remove(self.names[name])
-            del self.model[name]
-
-    @rule(name=handles)
-    def replace(self, name: int) -> None:
-        if name in self.model:
-            self.window.replace(self.names[name], text(f"-{name},"))
-            self.model[name] = f"-{name},"
-
-    @rule(count=st.integers(1, 12))
-    def evict(self, count: int) -> None:
-        for _ in range(count):
-            self.window.evict()
-            if self.model:
-                del self.model[next(iter(self.model))]
-
-    @rule()
-    def reload(self) -> None:
-        self.window = ReactiveAggregator.restore(JOINED, self.window.snapshot())
-        self.names = dict(zip(self.model, self.window.handles(), strict=True))
-
-    @rule()
-    def query(self) -> None:
-        assert self.window.query() == ("".join(self.model.values()),)
-        self.window.check()
-
-    @invariant()
-    def sizes_agree(self) -> None:
-        assert len(self.window) == len(self.model)
-
-
-TestAnyOrderEviction = AnyOrderEviction.TestCase
 
 
 def test_arg_max_keeps_the_earliest_of_equals_in_an_inverted_buffer():

@@ -16,7 +16,7 @@ from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, to_us
 from windowmill.windowing.bounds import accepted_times, count_ends
 from windowmill.windowing.grids import Grids, closing_of
 from windowmill.windowing.reference.windows import GridWindows as Oracle
-from windowmill.windowing.slicing import calendars
+from windowmill.windowing.slicing import edges
 from windowmill.windowing.slicing.edges import CumulativeGrid, Edges, Grid, WindowGrid
 from windowmill.windowing.windows.base import GridRules, RuledWindow
 
@@ -141,9 +141,9 @@ def test_a_calendar_ends_with_the_years_that_can_be_printed(name: str):
 
 def test_instants_far_apart_list_what_lies_around_them_only(monkeypatch):
     calls = []
-    block = calendars._block.__wrapped__
-    monkeypatch.setattr(calendars, "_block", lambda *given: calls.append(given) or block(*given))
-    calendars._union.cache_clear()
+    block = edges._block.__wrapped__
+    monkeypatch.setattr(edges, "_block", lambda *given: calls.append(given) or block(*given))
+    edges._union.cache_clear()
     grid = grid_of("quarters")
     grid.first_end_after(np.array(ODD))
     assert len(calls) <= 4 * len(ODD), "a block has 8 days"

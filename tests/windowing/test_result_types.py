@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.specs import a_spec
-from windowmill.windowing.aggregates import own
+from windowmill.windowing.aggregates import adapt_own
 from windowmill.windowing.columnar.results import result_schema, typed
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.layout import Layout
@@ -99,4 +99,4 @@ def test_a_property_is_true_or_false(value):
         commutative = value
 
     with pytest.raises(SpecError, match=r"use: 'odd': commutative is of type (str|function|method|int); expected True or False"):
-        own.adapt(Odd, "odd")
+        adapt_own(Odd, "odd")

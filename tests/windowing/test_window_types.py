@@ -24,8 +24,7 @@ from windowmill.windowing.slicing.slicers import slicer_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 from windowmill.windowing.windows.base import TYPES, ColumnUse, Spacing, Window, register
-from windowmill.windowing.windows.plugged import PluginWindow
-from windowmill.windowing.windows.types import Session
+from windowmill.windowing.windows.types import PluginWindow, Session
 
 PAIRS = "tests.windowing.test_columnar:pairs"
 #: Each type in every form that it has.

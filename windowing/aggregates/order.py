@@ -14,8 +14,7 @@ from decimal import Decimal
 from itertools import chain, pairwise
 from typing import Any
 
-from windowmill.windowing.aggregates.values import frozen_value, positive_zero
-from windowmill.windowing.algebra import Aggregate, AlgebraError, Args, Field, Position
+from windowmill.windowing.algebra import Aggregate, AlgebraError, Args, Field, Position, frozen_value, positive_zero
 from windowmill.windowing.catalogue import AggregateSpec
 
 Item = tuple[int, tuple[Any, ...], Any]

@@ -31,8 +31,19 @@ import numpy as np
 import numpy.typing as npt
 from datasketches import hll_sketch, hll_union, tgt_hll_type
 
-from windowmill.windowing.aggregates.values import INT64_MAX, INT64_MIN, frozen_value, less_nan_greatest, positive_zero, require_number
-from windowmill.windowing.algebra import Aggregate, Args, Field, Position, is_nan
+from windowmill.windowing.algebra import (
+    INT64_MAX,
+    INT64_MIN,
+    Aggregate,
+    Args,
+    Field,
+    Position,
+    frozen_value,
+    is_nan,
+    less_nan_greatest,
+    positive_zero,
+    require_number,
+)
 from windowmill.windowing.catalogue import AggregateSpec
 
 # ruff: noqa: ARG001 - every lift and every builder has the same arguments, whether or not it needs the position or the types

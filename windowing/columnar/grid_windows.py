@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.bounds import check_duration, check_key, check_share, count_ends
-from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHING, SLICE
+from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHED, REACHING, SLICE
 from windowmill.windowing.columnar.hashes import with_checksums
 from windowmill.windowing.columnar.keyed import Aggregation
 from windowmill.windowing.columnar.known_spans import NO_SPAN, EmptyStretches, Spans, bounds_before, spans_before, spans_stored, split_off
@@ -40,7 +40,6 @@ from windowmill.windowing.columnar.slice_partials import (
     combine_numbers,
     concatenate,
     marks_of,
-    nulled,
     places_of,
     reached_of,
     reached_windows,
@@ -141,66 +140,52 @@ class Combined:
     windows: list[pa.Table]  #: Bare result rows; each table has rows of one window of the spec.
     slices: pa.Table | None  #: The batch's slices and nodes for the state, with checksums, grouped by key. Null if the state keeps none.
 
-    def advanced(self, stage: WindowStage) -> Advanced:
-        """The same as whole result rows, completed one table at a time, and state."""
-        results = (result_rows(stage, bare) for bare in self.windows)
-        return Advanced(results, self.slices, np.empty(0, np.int64), Counts())
-
 
 def combined(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
     """Combine ``parts``, in their order, into windows and slices for the state; no key is split between results. O(n log n) in slices."""
-    return (_combine(stage, *whole) for whole in _whole_keys(stage.slices, parts))
+    if not parts:
+        return
+    keys, table = stage.slices.keys, pa.concat_tables([part.slices for part in parts]).combine_chunks()
+    codes, n_keys = key_codes([table.column(key) for key in keys], table.num_rows)
+    # Slices of a key are in the order of the parts that hold them.
+    order, offsets = kernel.by_key(codes, n_keys)
+    slices = table.drop_columns(list(keys))
+    cuts = np.searchsorted(offsets, np.arange(0, len(order), CHUNK_SLICES))
+    for first, stop in pairwise(np.unique(np.append(cuts, n_keys)).tolist()):
+        chosen, firsts = order[offsets[first] : offsets[stop]], pa.array(order[offsets[first:stop]])
+        of_key = {key: table.column(key).combine_chunks().take(firsts) for key in keys}
+        merged = _merged(stage.slices, of_key, slices.take(pa.array(chosen)), offsets[first : stop + 1] - offsets[first])
+        spans = merged.spans
+        if stage.slices.known:
+            spans, merged = _with_new(stage, merged)
+        windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
+        own, kept = merged.own, None
+        if stage.keep_from is not None:
+            partials = merged.partials
+            if stage.slices.revises:
+                # The state has the last edge before a mark, which no window end lies between.
+                closed, late = partials.closed.copy(), partials.closed != BEFORE
+                closed[late] = stage.slices.edges.slice_starts(closed[late])
+                partials = replace(partials, closed=closed)
+            stored_rows = [(0, partials.at(own & (partials.starts >= stage.keep_from)))]
+            if stage.nodes is not None:
+                # No node holds events that reach into its slices.
+                begun = partials.reaching == 0
+                leaves = (partials, own) if begun.all() else (partials.at(begun), own[begun])
+                stored_rows += whole_nodes(stage, stage.nodes, *leaves)
+            kept = _kept(stage.slices, merged, stored_rows, spans)
+        yield Combined(windows, kept)
 
 
 def advanced(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Advanced]:
     """As :func:`combined`, with whole result rows; the last has the counts."""
-    yield from (each.advanced(stage) for each in combined(stage, parts))
+    none = np.empty(0, np.int64)
+    for each in combined(stage, parts):
+        yield Advanced((result_rows(stage, bare) for bare in each.windows), each.slices, none, Counts())
     missed = [sum(counts) for counts in zip(*(part.missed for part in parts if part.missed), strict=True)]
     by_window = {name: n for (name, _), n in zip(stage.grids, missed, strict=False) if n}
     counts = Counts(rows_applied=sum(part.rows for part in parts), rows_late=sum(part.late for part in parts), late_missed=by_window)
-    yield Advanced((), None, np.empty(0, np.int64), counts)
-
-
-def _whole_keys(stage: SliceStage, parts: Sequence[Sliced]) -> Iterator[tuple[Mapping[str, pa.Array], pa.Table, Ints]]:
-    """All slices of some keys at a time; those of a key are in the order of the ``parts`` that hold them. O(n) in slices.
-
-    Yields the key columns by key index; the slices without keys; and their offsets: key k's are ``offsets[k]:offsets[k + 1]``.
-    """
-    if not parts:
-        return
-    table = pa.concat_tables([part.slices for part in parts]).combine_chunks()
-    codes, n_keys = key_codes([table.column(key) for key in stage.keys], table.num_rows)
-    order, offsets = kernel.by_key(codes, n_keys)
-    slices = table.drop_columns(list(stage.keys))
-    cuts = np.searchsorted(offsets, np.arange(0, len(order), CHUNK_SLICES))
-    for first, stop in pairwise(np.unique(np.append(cuts, n_keys)).tolist()):
-        own, firsts = order[offsets[first] : offsets[stop]], pa.array(order[offsets[first:stop]])
-        of_key = {key: table.column(key).combine_chunks().take(firsts) for key in stage.keys}
-        yield of_key, slices.take(pa.array(own)), offsets[first : stop + 1] - offsets[first]
-
-
-def _combine(stage: WindowStage, of_key: Mapping[str, pa.Array], slices: pa.Table, offsets: Ints) -> Combined:
-    merged = _merged(stage.slices, of_key, slices, offsets)
-    spans, merged = _with_new(stage, merged)
-    windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
-    own = merged.own
-    kept = None
-    if stage.keep_from is not None:
-        partials = merged.partials
-        if stage.slices.revises:
-            # The state has the last edge before a mark, which no window end lies between.
-            closed, late = partials.closed.copy(), partials.closed != BEFORE
-            closed[late] = stage.slices.edges.slice_starts(closed[late])
-            partials = replace(partials, closed=closed)
-        stored_rows = [(0, partials.at(own & (partials.starts >= stage.keep_from)))]
-        if stage.nodes is not None:
-            # No node holds events that reach into its slices.
-            begun = partials.reaching == 0
-            leaves = (partials, own) if begun.all() else (partials.at(begun), own[begun])
-            stored_rows += whole_nodes(stage, stage.nodes, *leaves)
-        keys, columns = spans.rows_of(stage.slices.known, merged.spans)
-        kept = _kept(stage.slices, merged, stored_rows, keys, columns)
-    return Combined(windows, kept)
+    yield Advanced((), None, none, counts)
 
 
 def event_windows(stage: WindowStage, pipeline: Pipeline, rows: pa.Table) -> Iterator[pa.Table]:
@@ -270,7 +255,7 @@ def _merged(stage: SliceStage, of_key: Mapping[str, pa.Array], slices: pa.Table,
         reaching, batches, arrivals = reaching[moved], batches[moved], arrivals[moved]
     ints, floats = arenas(layout, slices)
     objects, before = stage.objects.read(slices), spans_before(stage.known, slices)
-    orders, reached = marks_of(slices, ORDER), reached_of(slices, starts)
+    orders, reached = marks_of(slices, ORDER), reached_of(slices, starts) if REACHED in slices.column_names else starts
     bounds = kernel.runs(offsets, places_of(starts, reaching), closed, turns)
     if len(bounds) <= len(starts):
         ints, floats = kernel.combine_runs(layout.program(), bounds[:-1], bounds[1:], ints, floats)
@@ -289,8 +274,6 @@ def _merged(stage: SliceStage, of_key: Mapping[str, pa.Array], slices: pa.Table,
 
 def _with_new(stage: WindowStage, merged: _WholeSlices) -> tuple[Spans, _WholeSlices]:
     """The keys' spans with this batch, and ``merged`` with the spans before each late row."""
-    if not stage.slices.known:
-        return merged.spans, merged
     grids, own = stage.known_grids, merged.own
     if LEVEL not in stage.slices.schema.names:  # a node may start where no window is
         # For which windows stored late rows came late, but not too late, their marks do not say.
@@ -399,35 +382,30 @@ def _bare(stage: WindowStage, number: int, merged: _WholeSlices, key: Ints, colu
     return as_table(whole, stage.bare_schema)
 
 
-def _kept(
-    stage: SliceStage,
-    merged: _WholeSlices,
-    stored_rows: Sequence[tuple[int, SlicePartials]],
-    span_keys: Ints,
-    spans: Mapping[str, pa.Array],
-) -> pa.Table:
-    """Slices, nodes and spans with the state's columns, grouped by key.
-
-    ``stored_rows`` are partials by level; ``span_keys`` are the keys of the rows of ``spans``.
-    """
-    partials = concatenate([part for _, part in stored_rows])
+def _kept(stage: SliceStage, merged: _WholeSlices, stored_rows: Sequence[tuple[int, SlicePartials]], spans: Spans) -> pa.Table:
+    """Slices, nodes and spans with the state's columns, grouped by key; ``stored_rows`` are partials by level."""
     levels = np.repeat([level for level, _ in stored_rows], [len(part.starts) for _, part in stored_rows])
+    partials = stored_rows[0][1]
     if len(stored_rows) > 1:
+        partials = concatenate([part for _, part in stored_rows])
         order = np.argsort(partials.keys, kind="stable")
         partials, levels = partials.at(order), levels[order]
     n = len(partials.starts)
     fields = stored(stage.layout, partials.ints, partials.floats, merged.table) | stage.objects.write(partials.objects)
     fields |= {SLICE: pa.array(partials.starts), LEVEL: pa.array(levels), REACHING: pa.array(partials.reaching)}
-    fields |= {CLOSED: nulled(partials.closed, BEFORE), ARRIVAL: nulled(partials.arrivals, IN_TIME)}
+    in_time, closed, arrivals = partials.closed == BEFORE, partials.closed, partials.arrivals
+    fields |= {CLOSED: pa.array(closed, mask=in_time), ARRIVAL: pa.array(arrivals, mask=arrivals == IN_TIME)}
     fields[BATCH] = pa.repeat(stage.batch, n)
     fields |= {column: values.take(pa.array(partials.keys)) for column, values in merged.of_key.items()}
-    in_time = partials.closed == BEFORE
+    if not stage.known:
+        return with_checksums(as_table(fields, stage.schema))
     fields |= spans_stored(stage.known, np.where(in_time[:, None], NO_SPAN * len(stage.known), partials.before))
     rows = as_table(fields, stage.schema)
+    span_keys, columns = spans.rows_of(stage.known, merged.spans)
     if not len(span_keys):
         return with_checksums(rows)
     of_keys = {column: values.take(pa.array(span_keys)) for column, values in merged.of_key.items()}
-    of_spans = as_table({**spans, **of_keys, BATCH: pa.repeat(stage.batch, len(span_keys))}, stage.schema, fill=True)
+    of_spans = as_table({**columns, **of_keys, BATCH: pa.repeat(stage.batch, len(span_keys))}, stage.schema, fill=True)
     keys = np.append(partials.keys, span_keys)
     order = np.argsort(keys, kind="stable")
     whole = pa.concat_tables([rows, of_spans]).take(pa.array(order)).combine_chunks()

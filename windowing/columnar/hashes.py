@@ -31,6 +31,8 @@ from windowmill.windowing.kernels.slices import by_key
 _ALL_VALID: Bools = np.empty(0, np.bool_)
 #: Start value of a row's sum, and the hash of a list's null item, so that null items and empty structs count.
 _START, _NULL_ITEM = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
+#: The column of checksums.
+CHECKSUM = pa.field(SUM, pa.int64())
 REMEDY = "nothing was written; restore the folder from a copy, or backfill into a new sink"
 
 
@@ -53,14 +55,6 @@ def with_checksums(table: pa.Table) -> pa.Table:
     """``table`` with a computed column ``SUM``: at the end, or where the table already has it."""
     at, sums = table.schema.get_field_index(SUM), row_checksums(table)
     return table.append_column(SUM, sums) if at < 0 else table.set_column(at, SUM, sums)
-
-
-def without_checksums(table: pa.Table) -> pa.Table:
-    return table.drop_columns([SUM])
-
-
-def with_checksum_column(schema: pa.Schema) -> pa.Schema:
-    return schema.append(pa.field(SUM, pa.int64()))
 
 
 def verify_once(check: RowCheck | None, rows: pa.Table) -> None:
@@ -186,7 +180,7 @@ class Share:
         """The rows of ``table`` in these buckets, in their order."""
         if not keys or self.n_buckets == 1:
             return table if self.first == 0 else table.slice(0, 0)
-        numbers = _share_numbers(table.select(keys), self.n_buckets)
+        numbers = buckets_of(table.select(keys), self.n_buckets)
         return table.filter(pa.array((numbers >= self.first) & (numbers < self.stop)))
 
     @property
@@ -253,21 +247,19 @@ class KeyFilter:
         return rows.filter(pa.array(passed))
 
 
-def buckets_of(keys: pa.Table) -> Ints:
-    """The bucket of each row of ``keys``, which rows of the state keep; int64, shape (n_rows,)."""
-    return _share_numbers(keys, 1 << _STORED_BITS)
+def buckets_of(keys: pa.Table, n: int = 1 << _STORED_BITS) -> Ints:
+    """The number among ``n`` equal shares of all keys of each row of ``keys``; by default its bucket, which rows of the state keep.
+
+    int64, shape (n_rows,).
+    """
+    half = _hashes(keys) & np.uint64((1 << _BITS) - 1)
+    return ((half * np.uint64(n)) >> np.uint64(_BITS)).astype(np.int64)
 
 
 def with_buckets(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
     """``rows`` with a computed column ``BUCKET``: at the end, or where they already have it."""
     at, buckets = rows.schema.get_field_index(BUCKET), pa.array(buckets_of(rows.select(keys)), pa.int32())
     return rows.append_column(BUCKET, buckets) if at < 0 else rows.set_column(at, BUCKET, buckets)
-
-
-def _share_numbers(keys: pa.Table, n: int) -> Ints:
-    """The number among ``n`` equal shares of all keys of each row of ``keys``; int64, shape (n_rows,)."""
-    half = _hashes(keys) & np.uint64((1 << _BITS) - 1)
-    return ((half * np.uint64(n)) >> np.uint64(_BITS)).astype(np.int64)
 
 
 def bucket_numbers(keys: pa.Table, n_buckets: int, bits: int = 0) -> Ints:
@@ -297,7 +289,7 @@ def in_buckets(rows: pa.Table, keys: Sequence[str], share: Share, bits: int = 0)
             yield 0, rows
         return
     own = rows.select(keys)
-    buckets = bucket_numbers(own, share.n_buckets, bits) if bits else _share_numbers(own, share.n_buckets)
+    buckets = bucket_numbers(own, share.n_buckets, bits) if bits else buckets_of(own, share.n_buckets)
     if share.stop - share.first == 1:
         own = rows.filter(pa.array(buckets == share.first))
         if own.num_rows:

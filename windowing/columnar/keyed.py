@@ -32,7 +32,7 @@ import pyarrow.compute as pc
 
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.hashes import with_checksum_column, with_checksums
+from windowmill.windowing.columnar.hashes import CHECKSUM, with_checksums
 from windowmill.windowing.columnar.objects import ObjectColumn
 from windowmill.windowing.columnar.results import Advanced, Chunk, Column, result_rows
 from windowmill.windowing.columnar.rows import (
@@ -132,13 +132,8 @@ class StateLog:
                 self.tables.append(LogTableOfWindow(window.name, name, f"window {index} {name}", held, columns))
                 fields += [(held, pa.bool_())] if held else []
                 fields += [(label, table.schema.field(column).type) for column, label in columns.items()]
-        self.schema = with_checksum_column(pa.schema(fields))
-        twice = next((name for name, times in Counter(name.lower() for name in self.schema.names).items() if times > 1), None)
-        if twice is not None:
-            raise SpecError(
-                f"pipeline {pipeline.pipeline}: two columns of the state would be named {twice!r}; rename a window, or a "
-                "column in the source"
-            )
+        self.schema = pa.schema([*fields, CHECKSUM])
+        check_names(pipeline, self.schema)
 
     def columns_of_fresh(self) -> list[tuple[str, str]]:
         """(source column, log column) pairs that a fresh row fills from the source; keys come first."""
@@ -238,6 +233,15 @@ class StateLog:
     def _entries(self, kind: str, batch: int, cells: Mapping[str, pa.Array | pa.ChunkedArray]) -> pa.Table:
         n = len(next(iter(cells.values()))) if cells else 0
         return as_table({**cells, KIND: pa.repeat(kind, n), BATCH: pa.repeat(batch, n)}, self.schema, fill=True)
+
+
+def check_names(pipeline: Pipeline, schema: pa.Schema) -> None:
+    """Raise ``SpecError`` if two columns of the state have one name but for its case, as Spark has it."""
+    twice = next((name for name, times in Counter(name.lower() for name in schema.names).items() if times > 1), None)
+    if twice is not None:
+        raise SpecError(
+            f"pipeline {pipeline.pipeline}: two columns of the state would be named {twice!r}; rename a window, or a column in the source"
+        )
 
 
 def label_of(name: str) -> str:

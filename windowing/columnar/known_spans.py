@@ -49,18 +49,16 @@ def first_of(window: str) -> str:
 
 
 def last_of(window: str) -> str:
-    """The state's column of the last slice in which ``window`` has counted an event of the key."""
+    """The state's column of the last slice in which ``window`` has counted an event of the key.
+
+    A row of spans has a value in at least one of these columns, and no slice.
+    """
     return f"_{window}__last"
 
 
 def span_columns(windows: Sequence[str]) -> list[str]:
     """The state's columns of the spans in ``windows``."""
     return [name for window in windows for name in (first_of(window), last_of(window))]
-
-
-def last_columns(windows: Sequence[str]) -> tuple[str, ...]:
-    """Columns of the state for spans of ``windows``: a row of spans has a value in at least one of them, and no slice."""
-    return tuple(map(last_of, windows))
 
 
 @dataclass(frozen=True)

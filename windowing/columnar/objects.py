@@ -316,21 +316,18 @@ class StoredObjects:
         # Aggregates are built of functions that do not pickle; each process builds its own.
         return StoredObjects, (self._stored,)
 
-    def __len__(self) -> int:
-        return len(self._columns)
-
     @property
     def deducts(self) -> list[bool]:
         return [column.aggregate.deduct is not None for column in self._columns]
 
     def none(self, n: int) -> Objects:
         """``n`` partials that are not filled in yet."""
-        return np.empty((n, len(self)), np.object_)
+        return np.empty((n, len(self._columns)), np.object_)
 
     def lift(self, rows: pa.Table, bounds: Ints, time: str, ties: Sequence[str]) -> Objects:
         """The partials of the rows ``bounds[r]:bounds[r + 1]``, which are in (time, tie_break, arrival) order; O(n) Python calls."""
         partials = self.none(len(bounds) - 1)
-        if not len(self):
+        if not self._columns:
             return partials
         positions = _positions(rows, time, ties) if any(column.stored.ordered for column in self._columns) else []
         for index, column in enumerate(self._columns):
@@ -367,7 +364,7 @@ class StoredObjects:
     def with_nodes(self, partials: Objects, node_offsets: Ints, members: Ints) -> Objects:
         """The ``partials``, then those of nodes, each of which combines ``members`` before it; as :meth:`fold`."""
         n, parts = len(partials), np.concatenate((partials, self.none(len(node_offsets) - 1)))
-        for node in range(len(parts) - n if len(self) else 0):
+        for node in range(len(parts) - n if self._columns else 0):
             of_node = parts[members[node_offsets[node] : node_offsets[node + 1]]]
             parts[n + node] = self.fold(of_node, np.array([0, len(of_node)]))[0]
         return parts
@@ -375,7 +372,7 @@ class StoredObjects:
     def decode(self, partials: Objects) -> Objects:
         """The partials without bytes; raises as :meth:`fold`."""
         decoded = self.none(len(partials))
-        for index in range(len(self)):
+        for index in range(len(self._columns)):
             decoded[:, index] = _as_objects(list(map(_decoded, partials[:, index])))
         return decoded
 

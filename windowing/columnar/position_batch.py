@@ -46,11 +46,21 @@ from windowmill.windowing.columnar.positions import (
     POSITION,
     QUEUED,
     SEQUENCE,
+    STATE,
     THROUGH,
     WAITING,
     Forest,
+    PolicySettings,
     PositionStage,
+    Triggers,
+    delta_of,
+    holds_integers,
+    joined_values,
+    no_values,
+    punctuation_of,
     scalar_of,
+    values_at,
+    values_of,
 )
 from windowmill.windowing.columnar.results import Advanced, Chunk, Column, result_rows
 from windowmill.windowing.columnar.rows import ROW_NUMBER, ROW_TIME, as_table, ascending, keys_of
@@ -64,18 +74,6 @@ from windowmill.windowing.kernels.lift import arenas, int64_of, lift, stored
 from windowmill.windowing.kernels.policies import judge_tuples
 from windowmill.windowing.kernels.recipes import lower
 from windowmill.windowing.slicing.leaves import Leaves, Windows
-from windowmill.windowing.slicing.policy_settings import (
-    STATE,
-    PolicySettings,
-    Triggers,
-    delta_of,
-    holds_integers,
-    joined_values,
-    no_values,
-    punctuation_of,
-    values_at,
-    values_of,
-)
 from windowmill.windowing.watermark import AFTER, BEFORE, commits_of
 
 #: Greatest number of windows aggregated together.
@@ -120,7 +118,7 @@ class WindowContent:
 class PolicyInput:
     """The policies' input."""
 
-    #: As :meth:`windowmill.windowing.slicing.policy_settings.PolicySettings.run` takes them.
+    #: As :meth:`windowmill.windowing.columnar.positions.PolicySettings.run` takes them.
     tuples: kernel.Tuples
     keys: kernel.KeyStates
     integers: tuple[bool, bool]
@@ -430,7 +428,7 @@ def combine_totals(layout: Layout, stored: StoredObjects, partials: PartialColum
         ended = list_work(begun, items, totals, trie, work, ends, roots)
         given = begun, ended, work, ends, roots
         combine_work(program, *given, ints, floats, node_ints, node_floats, out_ints, out_floats)
-        if len(stored):
+        if layout.objects:
             stored.combine_work(*given, partials.objects, nodes, out)
         begun = ended
     return PartialColumns(out_ints, out_floats, out)

@@ -37,9 +37,15 @@ from windowmill.windowing.columnar.positions import (
     SEQUENCE,
     THROUGH,
     WAITING,
+    PolicySettings,
     PositionStage,
+    delta_of,
+    holds_integers,
+    joined_values,
     level_above,
     scalar_of,
+    values_at,
+    values_of,
 )
 from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, ascending, in_order, plain
 from windowmill.windowing.errors import StateCorruptError
@@ -47,7 +53,6 @@ from windowmill.windowing.kernels import policies as kernel
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
 from windowmill.windowing.kernels.lift import float64_of, int64_of, valid_of
 from windowmill.windowing.slicing.leaves import Leaves
-from windowmill.windowing.slicing.policy_settings import PolicySettings, delta_of, holds_integers, joined_values, values_at, values_of
 from windowmill.windowing.watermark import AFTER, BEFORE
 
 #: Column of tuples in addition to those of live rows: whether a tuple was stored to wait for the watermark.

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.aggregates import aggregate_for, argument_types, own, value_types
+from windowmill.windowing.aggregates import aggregate_for, argument_types, load_own, value_types
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.columnar.hashes import with_checksums
@@ -111,7 +111,7 @@ def _type(result: str, kinds: list[pa.DataType]) -> pa.DataType:
 
 def gives_json(spec: AggregateSpec) -> bool:
     """Whether the aggregate's results are JSON texts, because it declares no result type."""
-    return spec.use is not None and own.load(spec.use).result not in _NAMED
+    return spec.use is not None and load_own(spec.use).result not in _NAMED
 
 
 def result_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Schema:

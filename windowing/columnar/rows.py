@@ -49,7 +49,7 @@ class Keys:
         if not columns:
             return np.zeros(n_rows, np.int64)
         both = pa.concat_tables([self.table, pa.table(columns)])
-        codes = _codes([as_key(plain(both.column(name))) for name in both.column_names])
+        codes, _ = key_codes(both.columns, both.num_rows)
         firsts = both.take(pa.array(first_rows(codes)))
         self.table = pa.table({name: as_key(plain(firsts.column(name))) for name in firsts.column_names})
         return codes[both.num_rows - n_rows :]
@@ -57,7 +57,12 @@ class Keys:
 
 def key_codes(columns: Sequence[pa.ChunkedArray | pa.Array], n_rows: int) -> tuple[Ints, int]:
     """Code of each row's key in order of first appearance, and the number of keys; without columns all rows have one key."""
-    codes = _codes([as_key(plain(column)) for column in columns]) if columns else np.zeros(n_rows, np.int64)
+    codes = np.zeros(n_rows, np.int64)
+    for index, column in enumerate(columns):
+        encoded = as_key(plain(column)).dictionary_encode(null_encoding="encode")
+        codes = codes * max(1, len(encoded.dictionary)) + np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
+        if index:
+            codes = np.asarray(pa.array(codes).dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
     return codes, int(codes.max()) + 1 if n_rows else 0
 
 
@@ -107,17 +112,6 @@ def with_keys(table: pa.Table, names: Sequence[str]) -> pa.Table:
         if name in table.column_names and pa.types.is_floating(table.schema.field(name).type):
             table = table.set_column(table.schema.get_field_index(name), name, as_key(plain(table.column(name))))
     return table
-
-
-def _codes(columns: list[pa.Array]) -> Ints:
-    """Code of each row in order of first appearance; equal rows have equal codes."""
-    codes = np.zeros(len(columns[0]), np.int64)
-    for index, column in enumerate(columns):
-        encoded = column.dictionary_encode(null_encoding="encode")
-        codes = codes * max(1, len(encoded.dictionary)) + np.asarray(encoded.indices.to_numpy(zero_copy_only=False), np.int64)
-        if index:
-            codes = np.asarray(pa.array(codes).dictionary_encode().indices.to_numpy(zero_copy_only=False), np.int64)
-    return codes
 
 
 def reordered(table: pa.Table, order: Ints) -> pa.Table:

@@ -47,8 +47,7 @@ from windowmill.windowing.columnar.slices import LiftingStage, lifted_groups
 from windowmill.windowing.kernels import event_bounds
 from windowmill.windowing.kernels.arrays import Rows
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints
-from windowmill.windowing.kernels.event_bounds import SessionLimits
-from windowmill.windowing.kernels.fragments import FragmentColumns, combine_nodes, sessions_of, uncovered
+from windowmill.windowing.kernels.event_bounds import FragmentColumns, SessionLimits, combine_nodes, sessions_of, uncovered
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import arenas, condition_column, int64_of, stored
 from windowmill.windowing.kernels.recipes import lower

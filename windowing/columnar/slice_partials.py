@@ -46,15 +46,8 @@ def marks_of(table: pa.Table, name: str) -> Ints:
 
 def reached_of(table: pa.Table, starts: Ints) -> Ints:
     """``REACHED`` of each row, where that is null its start, of ``starts``; int64, shape (n_rows,)."""
-    if REACHED not in table.column_names:
-        return starts
     reached = table.column(REACHED).combine_chunks()
     return np.where(valid_of(reached), int64_of(pc.fill_null(reached, 0)), starts)
-
-
-def nulled(values: Ints, null: int) -> pa.Array:
-    """The inverse of :func:`marks_of`: ``values`` with null in the place of ``null``."""
-    return pa.array(values, mask=values == null)
 
 
 @dataclass(frozen=True)

@@ -51,11 +51,11 @@ from windowmill.windowing.columnar.added_columns import (
     TIME,
     UNTIL_OF,
 )
-from windowmill.windowing.columnar.hashes import RowCheck, Share, verify_once, with_checksum_column
+from windowmill.windowing.columnar.hashes import CHECKSUM, RowCheck, Share, verify_once
 from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.objects import StoredObjects
 from windowmill.windowing.columnar.rows import as_key, as_table, by_time, key_codes, reordered
-from windowmill.windowing.columnar.slice_partials import IN_TIME, marks_of, nulled, places_of
+from windowmill.windowing.columnar.slice_partials import IN_TIME, marks_of, places_of
 from windowmill.windowing.grids import Nodes
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.layout import Layout
@@ -65,7 +65,7 @@ from windowmill.windowing.slicing.edges import Edges, Grid, WindowGrid, all_hopp
 from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
-    from windowmill.windowing.slicing.calendars import CalendarGrid
+    from windowmill.windowing.slicing.edges import CalendarGrid
     from windowmill.windowing.windows.base import Window
 
 #: Column of a bare result row: the index of its grid in the stage. The other columns are keys, window end and aggregates, and window start
@@ -202,7 +202,7 @@ class IntervalLifting:
 
 def _without_marks(rows: pa.Table, closed: Ints, in_time: Bools) -> pa.Table:
     """``rows`` with the marks ``closed``, but null for those ``in_time``: they bring no revisions either."""
-    marks = {CLOSED: nulled(np.where(in_time, BEFORE, closed), BEFORE)}
+    marks = {CLOSED: pa.array(closed, mask=in_time | (closed == BEFORE))}
     if ARRIVAL in rows.column_names:
         marks[ARRIVAL] = pc.if_else(pa.array(in_time), pa.scalar(None, pa.int64()), rows.column(ARRIVAL).combine_chunks())
     for name, column in marks.items():
@@ -300,7 +300,7 @@ class SliceStage(LiftingStage):
     @cached_property
     def stored_schema(self) -> pa.Schema:
         """Columns of a slice in the state, with its checksum."""
-        return with_checksum_column(self.schema)
+        return self.schema.append(CHECKSUM)
 
 
 @dataclass(frozen=True)
@@ -385,7 +385,7 @@ def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | 
     if stage.intervals is not None:
         chunks = (part for table in chunks for part in stage.intervals.chunks(table))
     for judged in chunks:
-        table, missed = _without_refused(judged)
+        table, missed = _without_refused(judged) if REFUSED in judged.column_names else (judged, ())
         late = pc.sum(table.column(LATE)).as_py() or 0 if LATE in table.column_names else 0
         slices = _lift(stage, table)
         counts = int64_of(slices.column(stage.layout.fields[0].name).combine_chunks())
@@ -394,9 +394,7 @@ def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | 
 
 
 def _without_refused(rows: pa.Table) -> tuple[pa.Table, tuple[int, ...]]:
-    """The ``rows`` that windows count, and for each grid, how many of all came too late for one of its windows; none if no row is late."""
-    if REFUSED not in rows.column_names:
-        return rows, ()
+    """The ``rows`` that windows count, and for each grid, how many of all, some of which are late, came too late for one of its windows."""
     names = [name for name in rows.column_names if name.startswith(f"{MISSED} ")]
     missed = tuple(pc.sum(rows.column(name)).as_py() or 0 for name in names)
     refused = rows.column(REFUSED)
@@ -446,16 +444,16 @@ def _lift(stage: SliceStage, rows: pa.Table) -> pa.Table:
     if len(moved := along_axis(offsets, places, closed, arrivals)):
         order, places, closed, arrivals = order[moved], places[moved], closed[moved], arrivals[moved]
     bounds = runs(offsets, places, closed, arrivals)
-    first = order[bounds[:-1]]
+    first, closed, arrivals = order[bounds[:-1]], closed[bounds[:-1]], arrivals[bounds[:-1]]
     columns = lifted_groups(stage, rows, order, bounds)
-    columns |= {SLICE: pa.array(starts[first]), CLOSED: nulled(closed[bounds[:-1]], BEFORE)}
+    columns |= {SLICE: pa.array(starts[first]), CLOSED: pa.array(closed, mask=closed == BEFORE)}
+    columns[ARRIVAL] = pa.array(arrivals, mask=arrivals == IN_TIME)
     columns |= {BATCH: pa.repeat(stage.batch, len(bounds) - 1), LEVEL: pa.repeat(0, len(bounds) - 1), REACHING: pa.array(reaching[first])}
     columns |= dict.fromkeys(span_columns(stage.known), pa.nulls(len(bounds) - 1, pa.int64()))
     if ORDER in stage.lifted_schema.names:
         columns[ORDER] = pa.array(np.minimum.reduceat(marks_of(rows, ORDER)[order], bounds[:-1]) if len(order) else arrivals)
     if REACHED in stage.lifted_schema.names:
         columns[REACHED] = pa.array(np.maximum.reduceat(reached[order], bounds[:-1]) if len(order) else arrivals)
-    columns[ARRIVAL] = nulled(arrivals[bounds[:-1]], IN_TIME)
     return as_table(columns, stage.lifted_schema)
 
 

@@ -4,6 +4,6 @@ A partial is one row of two arenas, ``ints`` (int64) and ``floats`` (float64). A
 defines the columns and how two rows combine. Kernels take it as a *program*: one line (operation, first int column, first float column)
 per atom.
 
-The rows of a window are found by ``grid_ranges``, ``event_bounds``, ``fragments`` and ``policies``. Their partials are combined by
+The rows of a window are found by ``grid_ranges``, ``event_bounds`` and ``policies``. Their partials are combined by
 ``two_stacks`` (ranges of rows), ``flatfat`` (where tuples are removed in any order) and ``slices`` (stored slices).
 """

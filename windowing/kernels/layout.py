@@ -25,10 +25,10 @@ import pyarrow as pa
 
 from windowmill.windowing.aggregates import aggregate_for, argument_types, value_types
 from windowmill.windowing.aggregates.order import mergeable
-from windowmill.windowing.aggregates.values import WIDE
+from windowmill.windowing.algebra import WIDE
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.kernels.recipes import OPERATIONS, ROW_OPERATIONS, Atom, Lower, integer_of
+from windowmill.windowing.kernels.recipes import CLIPPED, OPERATIONS, ROW_OPERATIONS, Atom, Lower, integer_of
 from windowmill.windowing.registry import resolve
 
 if TYPE_CHECKING:
@@ -157,8 +157,8 @@ class Layout:
         places = {atom: place for place, atom in enumerate(stored.atoms)}
         found: dict[str, str] = {}
         for index, atom in enumerate(self.atoms):
-            theirs = stored.fields_of(places[atom]) if atom in places else {}
-            found |= {own.name: theirs[role].name for role, own in self.fields_of(index).items() if role in theirs}
+            theirs = stored.fields_of[places[atom]] if atom in places else {}
+            found |= {own.name: theirs[role].name for role, own in self.fields_of[index].items() if role in theirs}
         objects = {held.atom: held for held in stored.objects}
         for held in self.objects:
             same = objects.get(held.atom)
@@ -184,7 +184,7 @@ class Layout:
     @property
     def clips(self) -> bool:
         """Whether a partial weighs events by how long they last in a slice."""
-        return any(atom.clipped for atom in self.atoms)
+        return any(atom.kind in CLIPPED for atom in self.atoms)
 
     @property
     def lifting(self) -> Layout:
@@ -207,15 +207,12 @@ class Layout:
         *_, ints, floats = self.program().sum(axis=0).tolist()
         return ints, floats
 
-    def fields_of(self, atom: int) -> Mapping[str, StoredField]:
-        """The stored columns of one atom by role."""
-        return self._by_atom.get(atom, {})
-
     @cached_property
-    def _by_atom(self) -> Mapping[int, Mapping[str, StoredField]]:
-        found: dict[int, dict[str, StoredField]] = {}
+    def fields_of(self) -> Sequence[Mapping[str, StoredField]]:
+        """The stored columns of each atom by role."""
+        found: list[dict[str, StoredField]] = [{} for _ in self.atoms]
         for stored in self.fields:
-            found.setdefault(stored.atom, {})[stored.role] = stored
+            found[stored.atom][stored.role] = stored
         return found
 
 
@@ -328,12 +325,12 @@ class WiderPartials:
         same = wide.columns_among(narrow)
         sums: list[tuple[Mapping[str, StoredField], Mapping[str, StoredField]]] = []
         for index, atom in enumerate(wide.atoms):
-            own, whole = wide.fields_of(index), replace(atom, kind="sum_int")
+            own, whole = wide.fields_of[index], replace(atom, kind="sum_int")
             if atom in places:
-                if atom.kind == "sum_decimal" and own[""].type != narrow.fields_of(places[atom])[""].type:
+                if atom.kind == "sum_decimal" and own[""].type != narrow.fields_of[places[atom]][""].type:
                     return None  # what its other column counts is in units of the last digit
             elif atom.kind in ("sum_float", "sum_decimal") and whole in places:
-                sums.append((own, narrow.fields_of(places[whole])))
+                sums.append((own, narrow.fields_of[places[whole]]))
             else:
                 return None
         return cls(same, sums) if all(held.name in same for held in wide.objects) else None

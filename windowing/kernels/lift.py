@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.aggregates.values import INT64_MAX, INT64_MIN, WIDE
+from windowmill.windowing.algebra import INT64_MAX, INT64_MIN, WIDE
 from windowmill.windowing.kernels.combine import AT, CARRY_UNIT, KEY, PICKED, ROW, TIE, TIMES, Bools, Floats, Ints
 from windowmill.windowing.kernels.layout import HIGH, NUMBERS, Atom, Layout
-from windowmill.windowing.kernels.recipes import integer_of
+from windowmill.windowing.kernels.recipes import CLIPPED, integer_of
 from windowmill.windowing.kernels.slices import combine_runs
 
 _SPLITTER = 2.0**27 + 1.0
@@ -70,7 +70,7 @@ def _counted(atom: Atom, columns: list[pa.Array], table: pa.Table) -> Bools:
     if atom.where is not None:
         counted &= valid_of(table.column(condition_column(atom.where)).combine_chunks())
         counted &= int64_of(table.column(condition_column(atom.where)).combine_chunks()) != 0
-    if atom.clipped:
+    if atom.kind in CLIPPED:
         counted &= valid_of(table.column(WEIGHT).combine_chunks())
     elif WHOLE in table.column_names:
         counted &= int64_of(table.column(WHOLE).combine_chunks()) != 0
@@ -194,6 +194,11 @@ def _unscaled(column: pa.Array) -> tuple[Any, int]:
     return np.array(wide, np.object_), column.type.scale
 
 
+#: Roles of an atom's int and float columns, by its kind.
+_ROLES = {
+    kind: tuple([role for role, held in columns if held == stored_as] for stored_as in (pa.int64(), pa.float64()))
+    for kind, columns in NUMBERS.items()
+}
 #: The number of unscaled decimals of 38 digits from 0 on, and a second limb of some of fewer digits.
 _DECIMALS, _FEW = 10**38, 10**37 >> 64
 
@@ -204,10 +209,10 @@ def arenas(layout: Layout, table: pa.Table) -> tuple[Ints, Floats]:
     ints, floats = np.zeros((table.num_rows, n_ints), np.int64), np.zeros((table.num_rows, n_floats), np.float64)
     for index, (_, i, f, width, _) in enumerate(layout.program()):
         atom = layout.atoms[index]
-        fields = {role: table.column(stored.name).combine_chunks() for role, stored in layout.fields_of(index).items()}
+        fields = {role: table.column(stored.name).combine_chunks() for role, stored in layout.fields_of[index].items()}
         match atom.kind:
             case kind if kind in NUMBERS:
-                whole, fractional = _roles(kind)
+                whole, fractional = _ROLES[kind]
                 for column, role in enumerate(whole):
                     ints[:, i + column] = int64_of(fields[role])
                 for column, role in enumerate(fractional):
@@ -254,10 +259,10 @@ def stored(
     program = (layout.lifting if of_rows else layout).program()
     found: dict[str, pa.Array] = {}
     for index, (_, i, f, width, _) in enumerate(program):
-        atom, fields = layout.atoms[index], layout.fields_of(index)
+        atom, fields = layout.atoms[index], layout.fields_of[index]
         match atom.kind:
             case kind if kind in NUMBERS:
-                whole, fractional = _roles(kind)
+                whole, fractional = _ROLES[kind]
                 found |= {fields[role].name: pa.array(ints[:, i + column]) for column, role in enumerate(whole)}
                 found |= {fields[role].name: pa.array(floats[:, f + column]) for column, role in enumerate(fractional)}
             case "sum_int":
@@ -287,12 +292,6 @@ def stored(
                     column = table.column(sources[role] if of_rows else field.name).combine_chunks()
                     found[field.name] = column.take(places).cast(field.type)
     return found
-
-
-def _roles(kind: str) -> tuple[list[str], list[str]]:
-    """Roles of an atom's int and float columns."""
-    whole = [role for role, stored_as in NUMBERS[kind] if pa.types.is_integer(stored_as)]
-    return whole, [role for role, _ in NUMBERS[kind][len(whole) :]]
 
 
 def order_key(column: pa.Array) -> Ints:
@@ -340,19 +339,17 @@ def dense_ranks(columns: list[pa.Array]) -> Ints | int:
 
 def int64_of(column: pa.Array) -> Ints:
     """The values as integers, nulls as 0. Like its neighbours a copy: numba would compile a kernel anew for a read-only view."""
-    return np.array(_filled(column.cast(pa.int64()), 0).to_numpy(zero_copy_only=False), np.int64)
+    whole = column.cast(pa.int64())
+    # Arrow would copy a column without nulls, too.
+    return np.array((pc.fill_null(whole, 0) if whole.null_count else whole).to_numpy(zero_copy_only=False), np.int64)
 
 
 def float64_of(column: pa.Array) -> Floats:
     """The values as floats, nulls as 0.0; integers and decimals that no float is equal to become the nearest."""
     if pa.types.is_decimal(column.type):
         column = column.cast(pa.string())  # Arrow's own cast is off by a last bit in up to a third of all values
-    return np.array(_filled(column.cast(pa.float64(), safe=False), 0.0).to_numpy(zero_copy_only=False), np.float64)
-
-
-def _filled(column: pa.Array, value: float) -> pa.Array:
-    # Arrow would copy a column without nulls, too.
-    return pc.fill_null(column, value) if column.null_count else column
+    floats = column.cast(pa.float64(), safe=False)
+    return np.array((pc.fill_null(floats, 0.0) if floats.null_count else floats).to_numpy(zero_copy_only=False), np.float64)
 
 
 def valid_of(column: pa.Array) -> Bools:

@@ -101,7 +101,7 @@ class TriggerLog(NamedTuple):
 
     write: bool  #: Whether triggers and removed tuples are written rather than only counted.
     counts: Ints  #: Elements ``NOTED`` to ``DUE``; shape (3,).
-    #: A column for each of n triggers: the fields of :class:`windowmill.windowing.slicing.policy_settings.Triggers` up to ``gone_to``, in
+    #: A column for each of n triggers: the fields of :class:`windowmill.windowing.columnar.positions.Triggers` up to ``gone_to``, in
     #: their order; shape (7, n).
     out: Ints
     removed: Ints  #: The tuples that deltas have removed, in order of removal.

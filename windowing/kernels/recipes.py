@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.aggregates.values import WIDE
+from windowmill.windowing.algebra import WIDE
 from windowmill.windowing.catalogue import AggregateSpec
 from windowmill.windowing.errors import AggregateOverflowError
 from windowmill.windowing.kernels import combine as op
@@ -46,6 +46,8 @@ AtomKind = Literal[
     "count_greatest",
 ]
 
+#: Kinds of atoms that count an event in each slice that it overlaps, as long as it lasts there.
+CLIPPED = ("area", "lasting")
 #: Kernel operation, number of int columns and number of float columns, by atom kind. A histogram has one int column per bin.
 OPERATIONS: Mapping[str, tuple[int, int, int]] = {
     **dict.fromkeys(("rows", "count"), (op.ADD, 1, 0)),
@@ -81,11 +83,6 @@ class Atom:
     where: str | None = None
     ordered: bool = False
     edges: tuple[float, ...] = ()
-
-    @property
-    def clipped(self) -> bool:
-        """Whether it counts an event in each slice that it overlaps, as long as it lasts there."""
-        return self.kind in ("area", "lasting")
 
     @property
     def place_decides(self) -> bool:
@@ -322,7 +319,7 @@ def times(result: Result, partials: Partials) -> pa.Array:
 
 def span(result: Result, partials: Partials) -> pa.Array:
     """Greatest less least, of atoms (least, greatest)."""
-    least, greatest = (_picked(atom, partials) for atom in result.atoms)
+    least, greatest = (picked(result, partials, place) for place in range(2))
     # Wide enough for the difference of any two values of the column.
     wide = pa.decimal256(39, result.type.scale) if pa.types.is_decimal(result.type) else result.type
     try:
@@ -331,9 +328,18 @@ def span(result: Result, partials: Partials) -> pa.Array:
         raise _too_great(result, "the difference of two values") from err
 
 
-def picked(result: Result, partials: Partials) -> pa.Array:
-    """The value of the row that an extreme has kept."""
-    return _picked(result.atoms[0], partials)
+def picked(result: Result, partials: Partials, place: int = 0) -> pa.Array:
+    """The value of the row that the extreme at this ``place`` among the atoms has kept."""
+    layout, atom = partials.layout, result.atoms[place]
+    kept = layout.atoms[atom]
+    if layout.of_rows:
+        rows, name = partials.ints_of(atom)[:, PICKED], kept.columns[-1]
+    else:
+        rows, name = partials.ints_of(atom)[:, ROW], layout.fields_of[atom]["value"].name
+    column, none = partials.table.column(name).combine_chunks(), np.asarray(rows < 0)
+    taken = column.take(pa.array(np.where(none, 0, rows), mask=none)) if len(column) else pa.nulls(len(rows), column.type)
+    # Of two equal zeros either may have been kept; the value of an arg_min or arg_max is given as it is.
+    return pc.add(taken, 0.0) if pa.types.is_floating(taken.type) and not kept.ordered else taken
 
 
 def _number(result: Result, partials: Partials) -> Ints:
@@ -386,7 +392,7 @@ def integer_of(limbs: Sequence[int]) -> int:
 def _scale(atom: int, partials: Partials) -> int:
     """Fractional digits of a sum of decimals."""
     layout = partials.layout
-    held = partials.table.schema.field(layout.atoms[atom].columns[0]) if layout.of_rows else layout.fields_of(atom)[""]
+    held = partials.table.schema.field(layout.atoms[atom].columns[0]) if layout.of_rows else layout.fields_of[atom][""]
     return int(held.type.scale)
 
 
@@ -402,18 +408,6 @@ def _decimals(result: Result, unscaled: list[int | None]) -> pa.Array:
         return pa.array([None if value is None else Decimal(value).scaleb(scale, WIDE) for value in unscaled], result.type)
     except pa.ArrowInvalid as err:
         raise _too_great(result, "a decimal of more than 38 digits") from err
-
-
-def _picked(atom: int, partials: Partials) -> pa.Array:
-    layout, kept = partials.layout, partials.layout.atoms[atom]
-    if layout.of_rows:
-        rows, name = partials.ints_of(atom)[:, PICKED], kept.columns[-1]
-    else:
-        rows, name = partials.ints_of(atom)[:, ROW], layout.fields_of(atom)["value"].name
-    column, none = partials.table.column(name).combine_chunks(), np.asarray(rows < 0)
-    taken = column.take(pa.array(np.where(none, 0, rows), mask=none)) if len(column) else pa.nulls(len(rows), column.type)
-    # Of two equal zeros either may have been kept; the value of an arg_min or arg_max is given as it is.
-    return pc.add(taken, 0.0) if pa.types.is_floating(taken.type) and not kept.ordered else taken
 
 
 # The catalogue finds the recipe of an aggregate by its name in capitals.

@@ -60,6 +60,8 @@ class Window(SpecMapping):
     hop_field: ClassVar[str] = "hop"
     #: Whether rows at most a gap apart share a window, as in sessions.
     joins_by_gap: ClassVar[bool] = False
+    #: Whether it may read any column of the source.
+    reads_whole_rows: ClassVar[bool] = False
 
     @property
     def restarts_triggers(self) -> bool:
@@ -146,11 +148,6 @@ class Window(SpecMapping):
         """Functions of the user's, as ``module:name``."""
         return {}
 
-    @property
-    def reads_whole_rows(self) -> bool:
-        """Whether it may read any column of the source."""
-        return False
-
     # -- What its result rows are like
 
     @property
@@ -215,7 +212,7 @@ class ByType:
 
 def _candidates(value: object) -> tuple[type[Window], ...]:
     name = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)
-    own = TYPES.built_in()
+    own = TYPES.built_in
     return tuple((own if not isinstance(name, str) or name in own else TYPES).values())
 
 

@@ -6,13 +6,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal, Self
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from windowmill.windowing.fields import FixedDuration, Instant, Number, PositiveDuration, Zone
 from windowmill.windowing.windows.base import GridRules, Policy, PolicyRules, RuledWindow, Spacing, Window, register
+
+if TYPE_CHECKING:
+    from windowmill.windowing.reference.events import Course, Event, Tally, WindowResult
+    from windowmill.windowing.slicing.leaves import Slicer
+    from windowmill.windowing.spec import Pipeline
 
 
 @register
@@ -181,6 +187,9 @@ class Custom(Window):
     type: Literal["custom"]
     function: Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$")]
 
+    #: Which columns its function reads is not known.
+    reads_whole_rows: ClassVar[bool] = True
+
     def describe(self) -> str:
         return f"custom: {self.function}"
 
@@ -189,11 +198,6 @@ class Custom(Window):
 
     def functions(self) -> Mapping[str, str]:
         return {"function": self.function}
-
-    @property
-    def reads_whole_rows(self) -> bool:
-        # Which columns its function reads is not known.
-        return True
 
     @property
     def ends_can_coincide(self) -> bool:
@@ -230,3 +234,23 @@ class Sliding(RuledWindow):
     @property
     def ticks_past_its_tuples(self) -> bool:
         return self.trigger.time is not None and self.evict.time is None
+
+
+class PluginWindow(Window):
+    """One window of a type that a plugin adds. Its module may import numpy and numba inside these methods alone, as DAG files load it."""
+
+    @abstractmethod
+    def slicer(self, pipeline: Pipeline) -> Slicer:
+        """What cuts live rows into the windows of this one, for the kernels."""
+
+    @abstractmethod
+    def reference_rows(self, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:
+        """The result rows of one key as the reference engine has them.
+
+        Parameters
+        ----------
+        events
+            All events of the key, in the order of arrival.
+        tally
+            Receives the numbers of the events that were counted and of those refused as late.
+        """
