@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 #: Columns of every sink; a foreign table with all of them was copied from one.
 _COLUMNS = {"window", "window_start", "window_end", "trigger", "revision", "batch"}
-#: The application of a commit to a sink.
 #: Newest log entries that are searched for a commit of a batch: compactions lie between them.
 _ENTRIES = 50
 _CHOICE = re.compile(r"(?<![\w.])`?window`?(?!\w)", re.IGNORECASE)
@@ -72,20 +71,15 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
                 f"for {unquote(escape)!r}: rename the folder to which it leads"
             )
         check_scheme(path)
-    _check_names(runnable)
-    return runnable
-
-
-def _check_names(runnable: Runnable) -> None:
-    """Refuse names of columns that a sink in object storage cannot have: Delta stores them by column mapping, which only Spark writes."""
-    pipeline = runnable.pipeline
+    # Delta stores such names by column mapping.
     for field, names in (("keys", pipeline.keys), ("aggregates", pipeline.aggregates)):
         odd = next((name for name in names if set(name) & set(" ,;{}()\n\t=")), None)
         if odd is not None and local_path(runnable.sink_path) is None:
             raise UnsupportedError(
-                f"pipeline {pipeline.pipeline}: {field}: {odd!r}: Delta stores this name by column mapping, which only Spark writes, and "
+                f"{name}: {field}: {odd!r}: Delta stores this name by column mapping, which only Spark writes, and "
                 "Spark never commits to object storage; rename the column in the source"
             )
+    return runnable
 
 
 def refuse_own_results(pipeline: Pipeline, source: SourceTable) -> None:
