@@ -503,12 +503,3 @@ def test_a_loss_without_rows_at_hand_is_told_by_its_share_alone(pipeline, batch)
 
 def test_a_loss_within_the_limits_is_not_looked_at(pipeline, batch):
     assert validate(batch(), pipeline(), rows_read=1_000, rows_quarantined=10, loss=lambda: pytest.fail("looked at")).status == "passed"
-
-
-def test_the_share_of_quarantined_rows_is_on_the_page(pipeline, batch, tmp_path):
-    from windowmill.expectations.docs import write_docs
-
-    verdict = validate(batch(), pipeline(RATE | {"severity": "warning"}, quarantine={"hold": "never"}), rows_read=10, rows_quarantined=5)
-    assert verdict.status == "warned"
-    write_docs(str(tmp_path), verdict, pipeline="p", batch=0, at=datetime(2024, 3, 1, tzinfo=UTC))
-    assert any("quarantined" in page.read_text() for page in tmp_path.rglob("*.html"))
