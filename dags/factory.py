@@ -126,7 +126,7 @@ def new_dag(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, argumen
     Raises ``SpecError`` if the files that ship build it from another place, too.
     """
     # Batches of a pipeline run one at a time; the pool also excludes runs of its other DAGs, and backfills, which Airflow counts apart.
-    own = {"start_date": START, "catchup": False, "max_active_runs": 1} | arguments | given
+    own: dict[str, Any] = {"start_date": START, "catchup": False, "max_active_runs": 1, **arguments, **given}
     own["default_args"] = default_args_of(pipeline, given.get("default_args"))
     refuse_clash(own["dag_id"], spec)
     return DAG(**own)

@@ -134,8 +134,8 @@ def report(verdict: Verdict, progress: Progress) -> None:
                 progress.say(f"    breaks {result.type}: {json.dumps(row, ensure_ascii=False)}")
     for result in verdict.unmet:
         if result.type == QUARANTINED_RATE:
-            for row in result.examples:
-                progress.say(f"    quarantined, for example: {json.dumps(row, ensure_ascii=False)}")
+            for lost in result.examples:
+                progress.say(f"    quarantined, for example: {json.dumps(lost, ensure_ascii=False)}")
 
 
 def quality_changes(runnable: Runnable, plan: Plan, verdict: Verdict, attempt: str, at: datetime) -> Changes | None:
