@@ -93,7 +93,8 @@ def refuse_own_results(pipeline: Pipeline, source: SourceTable) -> None:
         return
     definition: dict[str, Any] = {} if newest is None else dict(newest.plan.definition)
     files = pa.table(table_at(source.path).get_add_actions(flatten=True))
-    revised = definition.get("emit") == "revise" or _greatest(files, "max.revision") not in (None, 0)
+    greatest = pc.max(files.column("max.revision")).as_py() if "max.revision" in files.column_names else None
+    revised = definition.get("emit") == "revise" or greatest not in (None, 0)
     windows = {window["name"] for window in definition.get("windows", ())} | _values(files, "min.window") | _values(files, "max.window")
     # A filter on this column says which windows are events.
     chosen = pipeline.source is not None and _CHOICE.search(pipeline.source.filter or "") is not None
@@ -117,7 +118,3 @@ def _newest_actions(source: DeltaSource) -> Iterator[dict[str, Any]]:
 
 def _values(files: pa.Table, column: str) -> set[str]:
     return set(pc.unique(files.column(column)).drop_null().to_pylist()) if column in files.column_names else set()
-
-
-def _greatest(files: pa.Table, column: str) -> int | None:
-    return pc.max(files.column(column)).as_py() if column in files.column_names else None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -191,6 +193,21 @@ def test_conditions_are_taken_apart(pipeline, written, meant):
 )
 def test_spark_is_asked_only_for_what_it_alone_can_do(pipeline, rule, spark):
     assert needs_spark(rules(pipeline(rule))[0]) is spark
+
+
+def test_checking_a_spec_imports_neither_great_expectations_nor_spark():
+    code = """if True:
+        import sys
+        from windowmill.expectations.suites import check_rules, sink_columns
+        from windowmill.windowing.spec import Pipeline
+        rule = {"type": "expect_column_values_to_be_between", "column": "n", "min_value": 1}
+        spec = {"pipeline": "p", "time": {"column": "t"}, "windows": [{"name": "h", "type": "tumbling", "size": "1 hour"}]}
+        pipeline = Pipeline.model_validate(spec | {"aggregates": {"n": {"count": "*"}}, "expectations": [rule]})
+        assert check_rules(pipeline, sink_columns(pipeline)) == []
+        print(*sorted({"great_expectations", "pyspark", "pandas"} & set(sys.modules)))
+    """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == ""
 
 
 def test_a_limit_of_the_rate_of_quarantined_rows_is_taken(pipeline):
