@@ -32,7 +32,7 @@ from benchmarks.race import Result
 from windowmill.checkpoints.places import Places
 from windowmill.expectations import gate
 from windowmill.expectations.docs import write_docs
-from windowmill.expectations.gate import RuleResult, Verdict, verdict
+from windowmill.expectations.gate import RuleResult, Verdict
 from windowmill.expectations.rule import Rule
 from windowmill.expectations.suites import rules
 from windowmill.windowing.specfile import load_pipeline
@@ -100,9 +100,10 @@ class Validated:
     def _validated(self, batch: int) -> Verdict:
         """A verdict in which each tenth batch breaks a rule of the spec, if it has one."""
         results = [_met(rule) for rule in rules(self.pipeline)]
-        if batch % 10 == 0 and RULES[self.name]:
-            results[0] = replace(results[0], outcome="failed", unexpected=3, message=f"3 of {ROWS} rows break the rule")
-        return verdict(tuple(results))
+        if batch % 10 or not RULES[self.name]:
+            return Verdict("passed", tuple(results))
+        results[0] = replace(results[0], outcome="failed", unexpected=3, message=f"3 of {ROWS} rows break the rule")
+        return Verdict("warned", tuple(results))
 
     def document(self, found: Verdict, batch: int) -> float:
         """Write the page of a validation and the index, and return the seconds that it takes."""

@@ -9,8 +9,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from windowmill.jobs.spark.jars import jar_paths
-from windowmill.jobs.spark.java import find_java
+from windowmill.jobs.spark.jars import find_java, jar_paths
 
 AGGREGATES = ("count(v) AS n", "avg(v) AS mean", "max(v) AS top", "stddev_samp(v) AS sd")
 

@@ -31,8 +31,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from windowmill.jobs.commands import try_engine
-from windowmill.jobs.commands.try_engine import KernelEngine
+from windowmill.jobs.commands import try_command
+from windowmill.jobs.commands.try_command import KernelEngine
 from windowmill.windowing.columnar.objects import StoredObjects
 from windowmill.windowing.columnar.position_batch import PartialColumns, combine_totals
 from windowmill.windowing.kernels.flatfat import WHOLE, Items, Stretches, window_changes
@@ -164,7 +164,7 @@ def engine(n: int, delta: bool, tuples: int) -> float:
     rows = pa.table({"t": t, "v": rng.random(tuples), "at": t + rng.integers(0, max(1, n // 8), tuples)})
     begun = time.process_time()
     running = KernelEngine(pipeline({"delta": {"column": "at", "by": n}} if delta else {"count": n}), math.inf)
-    running.feed(try_engine.TryBatch(rows, {}, t))
+    running.feed(try_command.TryBatch(rows, {}, t))
     running.finish(final=True)
     return time.process_time() - begun
 

@@ -26,7 +26,7 @@ flink_jars() {
     lib=$(echo .venv-bench/flink/lib/python3*/site-packages/pyflink/lib)
     if ! echo "$parquet_sha256  $lib/$parquet" | sha256sum --check --status 2>/dev/null; then
         echo "bench-setup: fetching $parquet"
-        java=$(.venv/bin/python -m windowmill.jobs.spark.java)/bin/java
+        java=$(.venv/bin/python -m windowmill.jobs.spark.jars --java)/bin/java
         scratch=$(mktemp -d)
         trap 'rm -rf "$scratch"' EXIT
         if [ -n "${WINDOWMILL_IVY_SETTINGS:-}" ]; then settings=(-settings "$WINDOWMILL_IVY_SETTINGS"); fi

@@ -20,7 +20,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
-from windowmill.jobs.commands.try_engine import KernelEngine, TryBatch
+from windowmill.jobs.commands.try_command import KernelEngine, TryBatch
 from windowmill.jobs.json_lines import read_rows, result_lines
 from windowmill.windowing.specfile import load_pipeline
 

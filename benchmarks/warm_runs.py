@@ -29,7 +29,7 @@ from benchmarks.pipelines import Growing
 from benchmarks.processes import alone, cpu_seconds
 from benchmarks.race import Result, ratios
 from benchmarks.small_runs import AGGREGATES, KEYS, ROWS_PER_MINUTE, WINDOWS
-from windowmill.jobs.warm.connect_server import memory_bytes
+from windowmill.jobs.spark.connect_server import memory_bytes
 
 HISTORY = 100_000
 #: Runs on a new server that are not counted, beside those that warmed it up.

@@ -9,10 +9,9 @@ from typing import Any
 
 from airflow.sdk import DAG, Param
 
-from windowmill.dags.alerts import settings_of
-from windowmill.dags.factory import START, batch_operator, check_options, sink_asset
-from windowmill.dags.folders import refuse_clash
-from windowmill.dags.operators import AnnounceOperator, default_args_of
+from windowmill.dags.factory import batch_operator, check_options, new_dag, sink_asset
+from windowmill.dags.operators import AnnounceOperator
+from windowmill.dags.schedules import settings_of
 from windowmill.dags.specs import BACKFILL, name_of, read_pipeline
 from windowmill.windowing.spec import Pipeline
 
@@ -50,23 +49,17 @@ def build_backfill_dag(
     """
     pipeline = read_pipeline(spec)
     check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit)
-    arguments: dict[str, Any] = {
+    arguments = {
         "dag_id": f"{pipeline.pipeline}{BACKFILL}",
         "description": f"Recomputes a range of {pipeline.pipeline}",
         "schedule": None,
-        "start_date": START,
-        "catchup": False,
-        "max_active_runs": 1,
         "tags": ["windowmill", "backfill", *settings_of(pipeline).tags],
         "doc_md": (
             f"Recomputes the windows of **{pipeline.pipeline}** that end in (`from`, `to`], from the rows that the source holds now, as "
             "one job and one commit. `windowmill backfill SPEC --from … --to … --dry-run` says beforehand what it would read and replace."
         ),
     }
-    arguments |= dag_kwargs
-    arguments["default_args"] = default_args_of(pipeline, dag_kwargs.get("default_args"))
-    refuse_clash(arguments["dag_id"], spec)
-    with DAG(**arguments) as dag:
+    with new_dag(spec, pipeline, arguments, dag_kwargs) as dag:
         backfill = batch_operator("backfill", spec, pipeline, conn_id, connect_conn_id, storage_conn_id, submit)
         backfill >> AnnounceOperator(task_id="announce", spec=spec, storage_conn_id=storage_conn_id, asset=sink_asset(pipeline))
     if "params" not in dag_kwargs:

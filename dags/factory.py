@@ -11,11 +11,10 @@ from typing import Any, Literal, get_args
 
 from airflow.sdk import DAG, Asset, BaseOperator, Param
 
-from windowmill.dags.alerts import settings_of
 from windowmill.dags.folders import refuse_clash
 from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator, default_args_of
 from windowmill.dags.pools import pool_of
-from windowmill.dags.schedules import check_new_versions, source_asset, timetable_of
+from windowmill.dags.schedules import check_new_versions, settings_of, source_asset, timetable_of
 from windowmill.dags.specs import BACKFILL, identity_of, name_of, read_pipeline
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import code_span, redacted
@@ -92,10 +91,7 @@ def build_dag(
     """
     pipeline = read_pipeline(spec)
     check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit, new_versions, approve_changes, ask_when_held)
-    dag_kwargs["default_args"] = default_args_of(pipeline, dag_kwargs.get("default_args"))
-    arguments = _arguments(spec, pipeline, start_date, watched=new_versions == "watch") | dag_kwargs
-    refuse_clash(arguments["dag_id"], spec)
-    with DAG(**arguments) as dag:
+    with new_dag(spec, pipeline, _arguments(spec, pipeline, start_date, watched=new_versions == "watch"), dag_kwargs) as dag:
         batch = batch_operator("micro_batch", spec, pipeline, conn_id, connect_conn_id, storage_conn_id, submit)
         first = batch
         if new_versions == "wait":
@@ -122,6 +118,18 @@ def build_dag(
         # As arguments each operator would copy them, and DAG validate them: two fifths of the time to build a DAG.
         dag.params.update({name: copy(param) for name, param in PARAMS.items()})
     return dag
+
+
+def new_dag(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, arguments: Mapping[str, Any], given: Mapping[str, Any]) -> DAG:
+    """A DAG of ``pipeline`` with these ``arguments``, which those ``given`` by the caller override; ``default_args`` are merged.
+
+    Raises ``SpecError`` if the files that ship build it from another place, too.
+    """
+    # Batches of a pipeline run one at a time; the pool also excludes runs of its other DAGs, and backfills, which Airflow counts apart.
+    own: dict[str, Any] = {"start_date": START, "catchup": False, "max_active_runs": 1, **arguments, **given}
+    own["default_args"] = default_args_of(pipeline, given.get("default_args"))
+    refuse_clash(own["dag_id"], spec)
+    return DAG(**own)
 
 
 def _add_steps(steps: Sequence[Step], first: BaseOperator, dag: DAG) -> None:
@@ -173,8 +181,6 @@ def _arguments(
         "schedule": [source_asset(spec, pipeline)] if watched else timetable_of(spec, pipeline),
         "start_date": start_date or settings.start_date or START,
         "catchup": settings.catchup,
-        # Batches of a pipeline run one at a time; the pool also excludes backfills, which Airflow counts separately.
-        "max_active_runs": 1,
         "doc_md": _doc(pipeline),
         "tags": ["windowmill", *settings.tags],
     }

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from typing import Any
 
 from airflow.sdk import DAG
 
-from windowmill.dags.alerts import settings_of
-from windowmill.dags.folders import refuse_clash
-from windowmill.dags.operators import MaintainOperator, VerifyOperator, default_args_of
+from windowmill.dags.factory import new_dag
+from windowmill.dags.operators import MaintainOperator, VerifyOperator
 from windowmill.dags.pools import pool_of
-from windowmill.dags.schedules import cron_timetable
+from windowmill.dags.schedules import cron_timetable, settings_of
 from windowmill.dags.specs import MAINTENANCE, read_pipeline
 from windowmill.windowing.spec import Pipeline
 
@@ -41,19 +39,13 @@ def build_maintenance_dag(
         Further arguments of ``DAG``; they override those set by this function. ``default_args`` are merged.
     """
     pipeline = read_pipeline(spec)
-    arguments: dict[str, Any] = {
+    arguments = {
         "dag_id": f"{pipeline.pipeline}{MAINTENANCE}",
         "description": f"Compaction and clean-up of {pipeline.pipeline}",
         "schedule": cron_timetable(schedule) if schedule else None,
-        "start_date": datetime(2020, 1, 1, tzinfo=UTC),
-        "catchup": False,
-        "max_active_runs": 1,
         "tags": ["windowmill", "maintenance", *settings_of(pipeline).tags],
     }
-    arguments |= dag_kwargs
-    arguments["default_args"] = default_args_of(pipeline, dag_kwargs.get("default_args"))
-    refuse_clash(arguments["dag_id"], spec)
-    with DAG(**arguments) as dag:
+    with new_dag(spec, pipeline, arguments, dag_kwargs) as dag:
         shared: dict[str, Any] = {"spec": spec, "storage_conn_id": storage_conn_id, "pool": pool_of(pipeline.pipeline)}
         maintain = MaintainOperator(task_id="maintain", **shared)
         if verify is not None:

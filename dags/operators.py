@@ -12,10 +12,10 @@ from airflow.sdk import BaseHook, BaseOperator, ExceptionRetryPolicy, RetryActio
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from windowmill.checkpoints.places import Places
-from windowmill.dags.alerts import defaults_of, report_warnings
 from windowmill.dags.commands import CommandProcess, CommandResult, command_of, failing_fast, printed_summary, raise_for, summary_of
 from windowmill.dags.links import PAGES
 from windowmill.dags.metrics import count_batches, gauge_pipeline
+from windowmill.dags.schedules import defaults_of, report_warnings
 from windowmill.dags.specs import Spec, redacting
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.counts import Counts
@@ -200,8 +200,7 @@ class QualityReportOperator(PipelineOperator):
 
     def _report(self) -> dict[str, Any]:
         from windowmill.checkpoints.ledger import Ledger  # not needed for parsing
-        from windowmill.jobs.report import write_report
-        from windowmill.jobs.report.freshness import staleness_of
+        from windowmill.jobs.report.page import staleness_of, write_report
 
         pipeline = self.spec.read()
         with redacting():

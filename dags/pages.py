@@ -82,7 +82,7 @@ def _report(spec: ParsedFile) -> str:
 
 
 def _overview(permitted: frozenset[str]) -> str:
-    from windowmill.jobs.report.overview import overview_page, row_of, unreadable
+    from windowmill.jobs.report.page import overview_page, row_of, unreadable
 
     rows = []
     for path in spec_files():
@@ -100,7 +100,6 @@ def _overview(permitted: frozenset[str]) -> str:
 
 
 def overview(user: GetUserDep) -> Response:
-    """All pipelines that the user may see."""
     permitted = frozenset(get_auth_manager().get_authorized_dag_ids(user=user))
     return HTMLResponse(_kept.page(permitted, lambda: _overview(permitted)), headers=_OWN_SCRIPTS)
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk.exceptions import AirflowException
 
-from windowmill.dags.alerts import report_warnings
 from windowmill.dags.commands import CommandResult, command_of, failing_fast, raise_for
 from windowmill.dags.links import PAGES
 from windowmill.dags.metrics import count_batches
+from windowmill.dags.schedules import report_warnings
 from windowmill.dags.specs import Spec, redacting
 from windowmill.windowing.spec import Pipeline
 

@@ -26,7 +26,7 @@ from pyarrow import fs
 
 from windowmill.expectations.gate import RuleResult, Verdict
 from windowmill.expectations.gx import load
-from windowmill.expectations.rule import Rule, describe, is_of_past, is_rate
+from windowmill.expectations.rule import OF_PAST, QUARANTINED_RATE, Rule, describe
 
 _TEMPLATE = "data_docs.html"
 #: Greatest number of failing rows on a page; the quality table has more.
@@ -52,7 +52,20 @@ def write_docs(
     folder = folder if isinstance(folder, Folder) else Folder(folder)
     instant = at.astimezone(UTC)
     page = f"batch-{batch:08d}-{instant:%Y%m%dT%H%M%S%fZ}-{verdict.status}.html"
-    folder.write(page, _page(verdict, pipeline, batch, instant))
+    met = len(verdict.results) - len(verdict.unmet)
+    has_sections = bool(verdict.unmet) or any(result.evaluated for result in verdict.results)
+    template = (_pages_with_sections() if has_sections else _own_pages()).get_template(_TEMPLATE)
+    html = template.render(
+        title=f"{pipeline}, batch {batch}, {instant:%Y-%m-%d %H:%M:%S} UTC",
+        status=verdict.status,
+        summary=f"{met} of {len(verdict.results)} rules met.",
+        batch=batch,
+        rules=[(result, _arguments(result), _statistic(result)) for result in verdict.results],
+        sections=_sections(verdict, met, pipeline, batch, instant) if has_sections else [],
+        renderer_type="ValidationResultsPageRenderer",
+    )
+    # Some rules draw charts with scripts from the network; without the network they would show as dead text.
+    folder.write(page, _SCRIPT.sub("", html).replace("Sampled Unexpected Values", "Rows that break the rule, by key"))
     return _write_index(folder, pipeline, keep, [{"page": page} | _failure(result) for result in verdict.unmet])
 
 
@@ -123,26 +136,9 @@ def _arguments(rule: Rule) -> str:
 def _statistic(result: RuleResult) -> float | None:
     """The statistic of the batch that Great Expectations compared; none for rules about rows, whose observations may be values of rows."""
     observed = result.observed
-    if result.unexpected is not None or is_rate(result) or is_of_past(result) or isinstance(observed, bool):
+    if result.unexpected is not None or result.type in (QUARANTINED_RATE, *OF_PAST) or isinstance(observed, bool):
         return None
     return float(f"{observed:.6g}") if isinstance(observed, int | float) else None
-
-
-def _page(verdict: Verdict, pipeline: str, batch: int, at: datetime) -> str:
-    met = len(verdict.results) - len(verdict.unmet)
-    has_sections = bool(verdict.unmet) or any(result.evaluated for result in verdict.results)
-    template = (_pages_with_sections() if has_sections else _own_pages()).get_template(_TEMPLATE)
-    html = template.render(
-        title=f"{pipeline}, batch {batch}, {at:%Y-%m-%d %H:%M:%S} UTC",
-        status=verdict.status,
-        summary=f"{met} of {len(verdict.results)} rules met.",
-        batch=batch,
-        rules=[(result, _arguments(result), _statistic(result)) for result in verdict.results],
-        sections=_sections(verdict, met, pipeline, batch, at) if has_sections else [],
-        renderer_type="ValidationResultsPageRenderer",
-    )
-    # Some rules draw charts with scripts from the network; without the network they would show as dead text.
-    return _SCRIPT.sub("", html).replace("Sampled Unexpected Values", "Rows that break the rule, by key")
 
 
 def _sections(verdict: Verdict, met: int, pipeline: str, batch: int, at: datetime) -> list[Any]:
@@ -186,10 +182,9 @@ def _as_gx(result: RuleResult) -> Any:
     raised = result.outcome == "broken"
     severity = FailureSeverity(result.severity)
     configuration = ExpectationConfiguration(type=result.type, kwargs=dict(result.arguments), severity=severity)
-    if is_rate(result) or is_of_past(result):
+    if result.type in (QUARANTINED_RATE, *OF_PAST):
         # The page's renderers know only the types of Great Expectations; they show a description in place of the type.
-        limit = result.arguments.get("max_value", 0)
-        description = f"At most {limit:.2%} of the rows read may be quarantined." if is_rate(result) else describe(result)
+        description = describe(result)
         configuration = ExpectationConfiguration(
             type="expect_table_row_count_to_be_between", kwargs={}, severity=severity, description=description
         )
@@ -234,12 +229,24 @@ class Folder:
 
         Raises ``OSError`` or ``pyarrow.ArrowException`` if it cannot be written.
         """
-        if self._files is None:
-            _write(Path(self.place or "/", name), html)
-        else:
+        if self._files is not None:
             # A single request to object storage: a reader sees the old page or the new one.
             with self._files.open_output_stream(name) as stream:
                 stream.write(html.encode())
+            return f"{self.place}/{name}"
+        page = Path(self.place or "/", name)
+        if page.exists() and not page.is_file() and not page.is_dir():
+            page.write_text(html, encoding="utf-8")
+            return f"{self.place}/{name}"
+        page = page.resolve()
+        page.parent.mkdir(parents=True, exist_ok=True)
+        # Written to a temporary file and renamed, so that no reader loads half a page.
+        part = page.with_name(f".{page.name}.{os.getpid()}")
+        try:
+            part.write_text(html, encoding="utf-8")
+            part.replace(page)
+        finally:
+            part.unlink(missing_ok=True)
         return f"{self.place}/{name}"
 
     def read(self, name: str) -> str:
@@ -261,18 +268,3 @@ class Folder:
             Path(self.place, name).unlink(missing_ok=True)
         elif self._files.get_file_info(name).type == fs.FileType.File:
             self._files.delete_file(name)
-
-
-def _write(page: Path, html: str) -> None:
-    if page.exists() and not page.is_file() and not page.is_dir():
-        page.write_text(html, encoding="utf-8")
-        return
-    page = page.resolve()
-    page.parent.mkdir(parents=True, exist_ok=True)
-    # Written to a temporary file and renamed, so that no reader loads half a page.
-    part = page.with_name(f".{page.name}.{os.getpid()}")
-    try:
-        part.write_text(html, encoding="utf-8")
-        part.replace(page)
-    finally:
-        part.unlink(missing_ok=True)

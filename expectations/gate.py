@@ -17,7 +17,7 @@ from deltalake import DeltaTable, QueryBuilder
 from deltalake.exceptions import TableNotFoundError
 
 from windowmill.expectations import gx
-from windowmill.expectations.rule import Loss, Origin, Rule, compare, is_of_past, is_rate, plain, quarantined_rate
+from windowmill.expectations.rule import OF_PAST, QUARANTINED_RATE, Loss, Origin, Rule, compare, plain
 from windowmill.expectations.suites import COLUMNS, identity_columns, is_sql, needs_spark, rules, windows_of
 from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.errors import first_line
@@ -34,8 +34,6 @@ _GRAVEST = ("critical", "warning", "info")
 _SEE_TABLE = "could not be evaluated; the error is in the quality table, column observed"
 #: Greatest number of rows whose values are kept for a rule.
 _MAX_VALUES = 20
-#: … and of those that a log names.
-_MAX_TOLD = 3
 SCHEMA = pa.schema(
     [
         pa.field("pipeline", pa.string(), nullable=False),
@@ -61,6 +59,8 @@ SCHEMA = pa.schema(
 )
 #: Columns that hold JSON text.
 JSON_COLUMNS = ("arguments", "observed", "examples", "values")
+#: Columns that are attributes of a result as they are.
+_AS_THEY_ARE = ("origin", "type", "column", "severity", "outcome", "elements", "unexpected", "message")
 #: Greatest length of a stored observation; a rule about distinct values observes all of them.
 _OBSERVED_CHARACTERS = 10_000
 
@@ -104,17 +104,6 @@ class Verdict:
     def unmet(self) -> tuple[RuleResult, ...]:
         """Results that did not pass, whatever their severity."""
         return tuple(result for result in self.results if result.outcome != "passed")
-
-    @property
-    def lost(self) -> tuple[Mapping[str, Any], ...]:
-        """Examples of the quarantined rows, if they are more than a rule allows; they hold values."""
-        return tuple(example for result in self.unmet if is_rate(result) for example in result.examples)
-
-    @property
-    def breaking(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
-        """Types of unmet rules, each with the key and the values of a few rows that break it."""
-        unmet = [result for result in self.unmet if not is_rate(result)]
-        return tuple((result.type, row) for result in unmet for row in result.rows[:_MAX_TOLD])
 
     def describe(self) -> str:
         """One line for a log or an error, without values of the rows."""
@@ -163,12 +152,24 @@ def validate(
         The batches before this one; null for a batch that is not compared with others.
     """
     suite = rules(pipeline, columns)
-    of_rates = _rates([rule for rule in suite if is_rate(rule)], rows_read, rows_quarantined, loss)
-    of_past = [_compared(rule, past, rows_read) for rule in suite if is_of_past(rule)]
-    others = _over_rows(
-        rows, [rule for rule in suite if not is_rate(rule) and not is_of_past(rule)], pipeline, count, spark, kept, count_of
-    )
-    return verdict(tuple(sorted([*of_rates, *of_past, *others], key=lambda result: result.index)))
+    results = _rates([rule for rule in suite if rule.type == QUARANTINED_RATE], rows_read, rows_quarantined, loss)
+    results += [_compared(rule, past, rows_read) for rule in suite if rule.type in OF_PAST]
+    over_rows = [rule for rule in suite if rule.type not in (QUARANTINED_RATE, *OF_PAST)]
+    frame = rows if callable(rows) else lambda: rows
+    count = rows.num_rows if isinstance(rows, pa.Table) else count
+    if count == 0 or (count is None and frame().isEmpty()):
+        results += [_unevaluated(rule, "passed", "no rows in this batch", elements=0) for rule in over_rows]
+    else:
+        identity = identity_columns(pipeline)
+        certain = set(kept(over_rows)) if kept is not None else set()
+        others = [rule for rule in over_rows if rule.index not in certain]
+        findings = _findings(frame(), others, identity, spark) if others else {}
+        results += [_kept(rule, count, count_of) for rule in over_rows if rule.index in certain]
+        results += [_result(rule, findings.get(rule.index), identity) for rule in others]
+    # An unmet critical rule holds the batch, an unmet warning flags it.
+    unmet = {result.severity for result in results if result.outcome != "passed"}
+    status: Status = "held" if "critical" in unmet else "warned" if "warning" in unmet else "passed"
+    return Verdict(status, tuple(sorted(results, key=lambda result: result.index)))
 
 
 def _compared(rule: Rule, past: Past | None, rows_read: int) -> RuleResult:
@@ -183,30 +184,9 @@ def _compared(rule: Rule, past: Past | None, rows_read: int) -> RuleResult:
     return replace(result, unexpected=found.unexpected, examples=found.examples)
 
 
-def _over_rows(
-    rows: pa.Table | gx.SparkRows | Callable[[], Any],
-    suite: Sequence[Rule],
-    pipeline: Pipeline,
-    count: int | None,
-    spark: Callable[[], gx.SparkSession] | None,
-    kept: Callable[[Sequence[Rule]], Collection[int]] | None,
-    count_of: Callable[[Collection[str]], int] | None,
-) -> Sequence[RuleResult]:
-    frame = rows if callable(rows) else lambda: rows
-    count = rows.num_rows if isinstance(rows, pa.Table) else count
-    if count == 0 or (count is None and frame().isEmpty()):
-        return [_unevaluated(rule, "passed", "no rows in this batch", elements=0) for rule in suite]
-    identity = identity_columns(pipeline)
-    certain = set(kept(suite)) if kept is not None else set()
-    passed = [_kept(rule, count, count_of) for rule in suite if rule.index in certain]
-    others = [rule for rule in suite if rule.index not in certain]
-    findings = _findings(frame(), others, identity, spark) if others else {}
-    return [*passed, *(_result(rule, findings.get(rule.index), identity) for rule in others)]
-
-
 def _rates(suite: Sequence[Rule], rows_read: int, rows_quarantined: int, loss: Callable[[], Loss] | None) -> list[RuleResult]:
     """Results of rules about the quarantined share; the gravest that failed has examples of these rows."""
-    rate = quarantined_rate(rows_read, rows_quarantined)
+    rate = rows_quarantined / rows_read if rows_read else 0.0
     failed = [rule for rule in suite if rate > rule.arguments["max_value"]]
     gravest = min(failed, key=lambda rule: (_GRAVEST.index(rule.severity), rule.index), default=None)
     lost = loss() if gravest is not None and loss is not None else None
@@ -233,12 +213,6 @@ def _above(rate: float, limit: float) -> str:
     """
     decimals = next((n for n in range(1, 15) if round(rate, n + 2) > limit), 15)
     return f"{rate:.{decimals}%}"
-
-
-def verdict(results: tuple[RuleResult, ...]) -> Verdict:
-    """Weigh results by severity: an unmet critical rule holds the batch, an unmet warning flags it."""
-    unmet = {result.severity for result in results if result.outcome != "passed"}
-    return Verdict("held" if "critical" in unmet else "warned" if "warning" in unmet else "passed", results)
 
 
 def _findings(
@@ -373,7 +347,14 @@ def _message(rule: Rule, success: bool, elements: int | None, unexpected: int | 
 def rows_of(verdict: Verdict, *, pipeline: str, generation: str, batch: int, attempt: str, at: datetime) -> pa.Table:
     """The rows of the quality table for a verdict of an ``attempt`` at a batch, validated ``at`` a time with a time zone."""
     shared = {"pipeline": pipeline, "generation": generation, "batch": batch, "attempt": attempt, "at": at, "status": verdict.status}
-    return pa.Table.from_pylist([shared | _row(result) for result in verdict.results], schema=SCHEMA)
+    rows = []
+    for result in verdict.results:
+        observed = None if result.observed is None else json_of(result.observed)
+        if observed is not None and len(observed) > _OBSERVED_CHARACTERS:
+            observed = json_of(observed[:_OBSERVED_CHARACTERS] + "…")
+        texts = {"observed": observed} | {name: json_of(getattr(result, name)) for name in ("arguments", "examples", "values")}
+        rows.append(shared | {"rule": result.index} | {name: getattr(result, name) for name in _AS_THEY_ARE} | texts)
+    return pa.Table.from_pylist(rows, schema=SCHEMA)
 
 
 def read(
@@ -446,25 +427,9 @@ def _identity(rule: Rule) -> tuple[object, ...]:
 
 
 def _read_result(row: Mapping[str, Any]) -> RuleResult:
-    same = ("origin", "type", "column", "arguments", "severity", "outcome", "observed", "elements", "unexpected", "message")
     examples, values = tuple(row["examples"] or ()), tuple(row["values"] or ())
-    return RuleResult(index=row["rule"], examples=examples, values=values, **{name: row[name] for name in same})
-
-
-def _row(result: Any) -> dict[str, Any]:
-    observed = None if result.observed is None else json_of(result.observed)
-    if observed is not None and len(observed) > _OBSERVED_CHARACTERS:
-        observed = json_of(observed[:_OBSERVED_CHARACTERS] + "…")
-    same = {
-        name: getattr(result, name) for name in ("origin", "type", "column", "severity", "outcome", "elements", "unexpected", "message")
-    }
-    return same | {
-        "rule": result.index,
-        "arguments": json_of(result.arguments),
-        "observed": observed,
-        "examples": json_of(result.examples),
-        "values": json_of(result.values),
-    }
+    same = {name: row[name] for name in (*_AS_THEY_ARE, "arguments", "observed")}
+    return RuleResult(index=row["rule"], examples=examples, values=values, **same)
 
 
 def json_of(value: Any) -> str:

@@ -103,7 +103,9 @@ def evaluate(frame: Any, suite: Sequence[tuple[Rule, Mapping[str, Any]]], identi
     with _all_cached_rows(frame) if spark else contextlib.nullcontext():
         findings |= _run(gx, batch, built, _COUNTS)
         failed = {i: built[i] for i, finding in findings.items() if not finding.success and finding.result.get("unexpected_count")}
-        for index, finding in _run(gx, batch, failed, _rows_of(identity)).items():
+        # Only SUMMARY limits the rows within Spark; COMPLETE would collect every failing row to the driver.
+        named = {"result_format": "SUMMARY", "partial_unexpected_count": MAX_EXAMPLES, "unexpected_index_column_names": list(identity)}
+        for index, finding in _run(gx, batch, failed, named).items():
             findings[index] = replace(findings[index], rows=finding.rows)
     return findings
 
@@ -118,11 +120,6 @@ def _all_cached_rows(frame: Any) -> Iterator[None]:
         yield
     finally:
         configuration.set(setting, before)
-
-
-def _rows_of(identity: Sequence[str]) -> dict[str, Any]:
-    # Only SUMMARY limits the rows within Spark; COMPLETE would collect every failing row to the driver.
-    return {"result_format": "SUMMARY", "partial_unexpected_count": MAX_EXAMPLES, "unexpected_index_column_names": list(identity)}
 
 
 def _run(gx: Any, batch: Any, built: Mapping[int, Any], result_format: Mapping[str, Any]) -> dict[int, Finding]:

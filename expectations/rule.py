@@ -64,11 +64,6 @@ class Loss:
         return "; ".join([", ".join(f"{count:,} {reason}" for reason, count in counts), *self.remedies])
 
 
-def is_rate(rule: Rule) -> bool:
-    """Whether the rule checks a batch's row counts instead of its result rows."""
-    return rule.type == QUARANTINED_RATE
-
-
 def rate_problems(written: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     """Errors in the arguments of a rate rule, as pairs (field, message)."""
     for name in written:
@@ -81,20 +76,12 @@ def rate_problems(written: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         yield "max_value", f"got {value!r}; expected a share from 0 to 1, such as 0.01 for 1 %"
 
 
-def quarantined_rate(rows_read: int, rows_quarantined: int) -> float:
-    """The share of the rows read that were quarantined; 0 if none were read.
-
-    >>> quarantined_rate(200, 3)
-    0.015
-    """
-    return rows_quarantined / rows_read if rows_read else 0.0
-
-
 #: Type of the rule that a batch reads from ``min_share`` to ``max_share`` times the rows that earlier batches read.
 VOLUME = "expect_volume_to_be_near_past_batches"
 #: Type of the rule that all but ``max_missing`` keys of the last ``batches`` have rows in this one.
 KEYS = "expect_keys_of_past_batches_to_be_present"
-TYPES = (VOLUME, KEYS, FRESHNESS)
+#: Types of rules that compare the batch with earlier ones, or with the time of its run.
+OF_PAST = (VOLUME, KEYS, FRESHNESS)
 _ARGUMENTS = {
     VOLUME: ("batches", "ago", "min_share", "max_share"),
     KEYS: ("batches", "max_missing", "window"),
@@ -135,14 +122,11 @@ class Compared:
     examples: tuple[Mapping[str, Any], ...] = ()
 
 
-def is_of_past(rule: Rule) -> bool:
-    """Whether the rule compares the batch with earlier ones, or with the time of its run."""
-    return rule.type in TYPES
-
-
 def describe(rule: Rule) -> str:
     """The rule in words, for pages that know only the types of Great Expectations."""
     given = rule.arguments
+    if rule.type == QUARANTINED_RATE:
+        return f"At most {given.get('max_value', 0):.2%} of the rows read may be quarantined."
     if rule.type == FRESHNESS:
         return f"The newest event is at most {given['freshness']} old."
     if rule.type == KEYS:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pyarrow import types
 
-from windowmill.expectations.rule import QUARANTINED_RATE, TYPES, Origin, Rule, Severity, is_of_past, is_rate, past_problems, rate_problems
+from windowmill.expectations.rule import OF_PAST, QUARANTINED_RATE, Origin, Rule, Severity, past_problems, rate_problems
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
@@ -135,7 +135,7 @@ def check_rules(pipeline: Pipeline, columns: Sequence[str]) -> list[str]:
         if rule.origin == "spec":
             where = f"expectations.{rule.index}"
             written = pipeline.expectations[rule.index].arguments
-            found = past_problems(rule.type, written, pipeline) if is_of_past(rule) else _problems(rule, written, columns)
+            found = past_problems(rule.type, written, pipeline) if rule.type in OF_PAST else _problems(rule, written, columns)
             problems += [f"{where}{f'.{field}' if field else ''}: {problem}" for field, problem in found]
     return problems
 
@@ -190,12 +190,12 @@ def _columns(rule_type: str, arguments: Mapping[str, Any]) -> list[tuple[str, An
 
 
 def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) -> Iterable[tuple[str, str]]:
-    if is_rate(rule):
+    if rule.type == QUARANTINED_RATE:
         yield from rate_problems(written)
         return
     known = _known_types()
     if rule.type not in known:
-        every = [*known, QUARANTINED_RATE, *TYPES]
+        every = [*known, QUARANTINED_RATE, *OF_PAST]
         yield "type", f"got {rule.type!r}; {_near(rule.type, every, 'see the list of expectations of Great Expectations')}"
         return
     if rule.type in _IMPOSSIBLE:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 #: Columns of every sink; a foreign table with all of them was copied from one.
 _COLUMNS = {"window", "window_start", "window_end", "trigger", "revision", "batch"}
-#: The application of a commit to a sink.
 #: Newest log entries that are searched for a commit of a batch: compactions lie between them.
 _ENTRIES = 50
 _CHOICE = re.compile(r"(?<![\w.])`?window`?(?!\w)", re.IGNORECASE)
@@ -72,20 +71,15 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
                 f"for {unquote(escape)!r}: rename the folder to which it leads"
             )
         check_scheme(path)
-    _check_names(runnable)
-    return runnable
-
-
-def _check_names(runnable: Runnable) -> None:
-    """Refuse names of columns that a sink in object storage cannot have: Delta stores them by column mapping, which only Spark writes."""
-    pipeline = runnable.pipeline
+    # Delta stores such names by column mapping.
     for field, names in (("keys", pipeline.keys), ("aggregates", pipeline.aggregates)):
         odd = next((name for name in names if set(name) & set(" ,;{}()\n\t=")), None)
         if odd is not None and local_path(runnable.sink_path) is None:
             raise UnsupportedError(
-                f"pipeline {pipeline.pipeline}: {field}: {odd!r}: Delta stores this name by column mapping, which only Spark writes, and "
+                f"{name}: {field}: {odd!r}: Delta stores this name by column mapping, which only Spark writes, and "
                 "Spark never commits to object storage; rename the column in the source"
             )
+    return runnable
 
 
 def refuse_own_results(pipeline: Pipeline, source: SourceTable) -> None:
@@ -99,7 +93,8 @@ def refuse_own_results(pipeline: Pipeline, source: SourceTable) -> None:
         return
     definition: dict[str, Any] = {} if newest is None else dict(newest.plan.definition)
     files = pa.table(table_at(source.path).get_add_actions(flatten=True))
-    revised = definition.get("emit") == "revise" or _greatest(files, "max.revision") not in (None, 0)
+    greatest = pc.max(files.column("max.revision")).as_py() if "max.revision" in files.column_names else None
+    revised = definition.get("emit") == "revise" or greatest not in (None, 0)
     windows = {window["name"] for window in definition.get("windows", ())} | _values(files, "min.window") | _values(files, "max.window")
     # A filter on this column says which windows are events.
     chosen = pipeline.source is not None and _CHOICE.search(pipeline.source.filter or "") is not None
@@ -123,7 +118,3 @@ def _newest_actions(source: DeltaSource) -> Iterator[dict[str, Any]]:
 
 def _values(files: pa.Table, column: str) -> set[str]:
     return set(pc.unique(files.column(column)).drop_null().to_pylist()) if column in files.column_names else set()
-
-
-def _greatest(files: pa.Table, column: str) -> int | None:
-    return pc.max(files.column(column)).as_py() if column in files.column_names else None

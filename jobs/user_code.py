@@ -26,9 +26,18 @@ _PACKAGE = "windowmill"
 
 def module_names(pipeline: Pipeline) -> list[str]:
     """User modules that the spec depends on: those that it names (``module`` of each ``module:name``), and plugins with those they name."""
-    functions = [place for window in pipeline.windows for place in window.functions().values()]
-    functions += [spec.use for spec in pipeline.aggregates.values() if spec.use is not None]
-    return sorted({place.partition(":")[0] for place in functions} | plugin_modules(pipeline) | part_modules(pipeline))
+    named: list[object] = [place for window in pipeline.windows for place in window.functions().values()]
+    named += [spec.use for spec in pipeline.aggregates.values()]
+    modules = {place.partition(":")[0] for place in named if isinstance(place, str)}
+    # What plugins have registered, and runs of the spec use.
+    parts: list[object] = []
+    for spec in pipeline.aggregates.values():
+        if spec.use is None and DECLARED.module_of(spec.function) is not None:
+            parts += [spec.declaration.algebra, spec.declaration.recipe]
+    if pipeline.source is not None and KINDS.module_of(pipeline.source.format) is not None:
+        parts.append(KINDS[pipeline.source.format].open)
+    by_plugins = {part.partition(":")[0] for part in parts if isinstance(part, str)}
+    return sorted(modules | plugin_modules(pipeline) | {each for each in by_plugins if each and each.partition(".")[0] != _PACKAGE})
 
 
 def edited_parts(pipeline: Pipeline, plan: Plan) -> dict[tuple[str, str], str]:
@@ -48,7 +57,7 @@ def edited_parts(pipeline: Pipeline, plan: Plan) -> dict[tuple[str, str], str]:
         if reasons:
             found[part] = "; ".join(reasons)
     if edited - {name for one in alone.values() for name in module_names(one)}:
-        check_modules(pipeline, plan)
+        check_code(pipeline, plan)
     return found
 
 
@@ -59,18 +68,6 @@ def plugin_modules(pipeline: Pipeline) -> set[str]:
     if pipeline.source is not None:
         modules.add(KINDS.module_of(pipeline.source.format))
     return {module for module in modules if module is not None and module != RUNNING}
-
-
-def part_modules(pipeline: Pipeline) -> set[str]:
-    """Modules that plugins name in what they have registered and runs of the spec use (``module`` of each ``"module:name"``)."""
-    parts: list[object] = []
-    for spec in pipeline.aggregates.values():
-        if spec.use is None and DECLARED.module_of(spec.function) is not None:
-            parts += [spec.declaration.algebra, spec.declaration.recipe]
-    if pipeline.source is not None and KINDS.module_of(pipeline.source.format) is not None:
-        parts.append(KINDS[pipeline.source.format].open)
-    named = {part.partition(":")[0] for part in parts if isinstance(part, str)}
-    return {module for module in named if module and module.partition(".")[0] != _PACKAGE}
 
 
 def module_digests(pipeline: Pipeline) -> dict[str, str]:
@@ -86,8 +83,11 @@ def module_digests(pipeline: Pipeline) -> dict[str, str]:
     return found
 
 
-def check_modules(pipeline: Pipeline, plan: Plan) -> None:
-    """Refuse modules that differ from those of ``plan``; raises ``CodeChangedError``."""
+def check_code(pipeline: Pipeline, plan: Plan) -> None:
+    """Refuse modules that differ from those of ``plan``, and time zone data in which zones had other offsets until it was made.
+
+    Raises ``CodeChangedError``.
+    """
     now, named = module_digests(pipeline), module_names(pipeline)
     for name, digest in plan.modules.items():
         # The spec is the one that the plan was made for: only what plugins have registered can come from elsewhere.
@@ -104,15 +104,6 @@ def check_modules(pipeline: Pipeline, plan: Plan) -> None:
                 "sink and backfill it there, or, if it computes the same, run once with --accept-code; `windowmill apply SPEC` recomputes "
                 "what uses it"
             )
-
-
-def zone_digests(pipeline: Pipeline, through_us: int) -> dict[str, str]:
-    """SHA-256 of the offsets from UTC, from 1970 through an instant, of each zone that a window names, 16 hexadecimal digits."""
-    return {name: _zone_digest(name, through_us) for name in _zones(pipeline)}
-
-
-def check_zones(pipeline: Pipeline, plan: Plan) -> None:
-    """Refuse time zone data in which zones had other offsets until ``plan`` was made; raises ``CodeChangedError``."""
     for name in _zones(pipeline):
         if name in plan.zones and _zone_digest(name, plan.now_us) != plan.zones[name]:
             raise CodeChangedError(
@@ -121,6 +112,11 @@ def check_zones(pipeline: Pipeline, plan: Plan) -> None:
                 "inconsistent with the stored state; install those, give the pipeline a new sink and backfill it there, or, if no event "
                 "lies where they differ, run once with --accept-code"
             )
+
+
+def zone_digests(pipeline: Pipeline, through_us: int) -> dict[str, str]:
+    """SHA-256 of the offsets from UTC, from 1970 through an instant, of each zone that a window names, 16 hexadecimal digits."""
+    return {name: _zone_digest(name, through_us) for name in _zones(pipeline)}
 
 
 def _zones(pipeline: Pipeline) -> list[str]:

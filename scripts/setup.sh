@@ -53,9 +53,9 @@ make_venv() {
 
 need_java() {
     local advice
-    advice=$($venv/bin/python -m windowmill.jobs.spark.java 2>&1 >/dev/null) && return
+    advice=$($venv/bin/python -m windowmill.jobs.spark.jars --java 2>&1 >/dev/null) && return
     install_debian openjdk-17-jre-headless || install_debian default-jre-headless || fail "$advice"
-    $venv/bin/python -m windowmill.jobs.spark.java >/dev/null
+    $venv/bin/python -m windowmill.jobs.spark.jars --java >/dev/null
 }
 
 # Built from source by Go, which verifies the module against Go's checksum database. A Go that is too old fetches a newer one itself.

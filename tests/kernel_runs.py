@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from windowmill.jobs.commands.try_engine import KernelEngine, TryBatch
+from windowmill.jobs.commands.try_command import KernelEngine, TryBatch
 from windowmill.windowing.spec import Pipeline
 
 _NONE: Mapping[str, pa.BooleanArray] = {}

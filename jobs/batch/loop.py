@@ -401,15 +401,15 @@ def ask_locations(pipeline: Pipeline, say: Say) -> None:
     if not unknown:
         return
     _check_compute(pipeline)
-    from windowmill.jobs.spark import spark_catalog
+    from windowmill.jobs.spark import session
 
-    spark = spark_catalog.session_for(pipeline, say)
+    spark = session.session_for(pipeline, say)
     for field, table in unknown.items():
-        location = spark_catalog.location_of(spark, table)
+        location = session.location_of(spark, table)
         if location is None and field == "source":
-            raise spark_catalog.not_found(spark, "source.table", table)
+            raise session.not_found(spark, "source.table", table)
         if location is None:
-            location = spark_catalog.location_for(spark, table)
+            location = session.location_for(spark, table)
             known[f"{_NEW}{table}"] = location
         known[table] = location
         say(f"{pipeline.pipeline}: {field}.table: {table} lies at {location}; recorded in {Places.of(pipeline).root}")
@@ -433,9 +433,9 @@ def register_new(pipeline: Pipeline, say: Say) -> None:
     if table is None or location is None or not is_table(location):
         return
     _check_compute(pipeline)
-    from windowmill.jobs.spark import spark_catalog
+    from windowmill.jobs.spark import session
 
-    spark_catalog.register(spark_catalog.session_for(pipeline, say), table, location)
+    session.register(session.session_for(pipeline, say), table, location)
     stores.record(pipeline, {name: place for name, place in known.items() if name != f"{_NEW}{table}"})
     say(f"{pipeline.pipeline}: sink.table: {table} is registered in the catalog")
 

@@ -291,8 +291,7 @@ def check_tables(runnable: Runnable, ledger: Ledger, accepted: Acceptance) -> No
         check_appendable(path)
     verify(ledger, own_tables(runnable), accept_changes=accepted.changes)
     if ledger.newest_kept and not accepted.code:
-        user_code.check_modules(runnable.pipeline, ledger.newest_kept.plan)
-        user_code.check_zones(runnable.pipeline, ledger.newest_kept.plan)
+        user_code.check_code(runnable.pipeline, ledger.newest_kept.plan)
 
 
 def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Plan) -> None:

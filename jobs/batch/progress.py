@@ -15,8 +15,7 @@ from rich.text import Text
 
 from windowmill.checkpoints.batches import Batch, Outcome, Plan
 from windowmill.checkpoints.places import Places
-from windowmill.expectations.rule import quarantined_rate
-from windowmill.jobs.in_lines import PlainConsole, in_lines
+from windowmill.jobs.short_texts import PlainConsole, in_lines
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
@@ -129,7 +128,7 @@ def missed_windows(missed: Mapping[str, int]) -> str:
 def warnings_of(counts: Counts, pipeline: Pipeline, places: Places) -> list[str]:
     """The warnings, one line each: what happened, where to look and what to do."""
     lines, most = [], pipeline.quarantine.warn
-    rate = quarantined_rate(counts.rows_read, counts.rows_quarantined)
+    rate = counts.rows_quarantined / counts.rows_read if counts.rows_read else 0.0
     if most is not None and rate > most:
         lines.append(
             f"{counts.rows_quarantined:,} of {counts.rows_read:,} rows read ({rate:.1%}) were quarantined, see the reasons in "

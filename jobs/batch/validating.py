@@ -29,7 +29,7 @@ from windowmill.checkpoints.stores import Options, is_local, options_of, remote_
 from windowmill.expectations import docs, gate
 from windowmill.expectations.docs import Folder
 from windowmill.expectations.gate import Verdict, validate
-from windowmill.expectations.rule import Loss, Past, Rule, is_of_past, is_rate
+from windowmill.expectations.rule import OF_PAST, QUARANTINED_RATE, Loss, Past, Rule
 from windowmill.expectations.suites import COLUMNS, windows_of
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.window_history import rulings
@@ -52,6 +52,8 @@ _BLOCK_HASHES = 12_500
 MAX_CHECKED = 5_000_000
 #: Result rows whose columns pandas compares: slower for each row, but a process that commits what tasks computed loads no kernels.
 MAX_COMPARED = 100_000
+#: Greatest number of rows that break a rule and that a log names.
+_MAX_TOLD = 3
 
 
 @dataclass(frozen=True)
@@ -125,10 +127,14 @@ def validate_files(
 def report(verdict: Verdict, progress: Progress) -> None:
     """Say the verdict, with rows that break a rule, and examples of the rows that were quarantined, if these are too many."""
     progress.say(f"  {verdict.describe()}")
-    for rule, row in verdict.breaking:
-        progress.say(f"    breaks {rule}: {json.dumps(row, ensure_ascii=False)}")
-    for row in verdict.lost:
-        progress.say(f"    quarantined, for example: {json.dumps(row, ensure_ascii=False)}")
+    for result in verdict.unmet:
+        if result.type != QUARANTINED_RATE:
+            for row in result.rows[:_MAX_TOLD]:
+                progress.say(f"    breaks {result.type}: {json.dumps(row, ensure_ascii=False)}")
+    for result in verdict.unmet:
+        if result.type == QUARANTINED_RATE:
+            for lost in result.examples:
+                progress.say(f"    quarantined, for example: {json.dumps(lost, ensure_ascii=False)}")
 
 
 def quality_changes(runnable: Runnable, plan: Plan, verdict: Verdict, attempt: str, at: datetime) -> Changes | None:
@@ -182,7 +188,7 @@ def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], Sp
 def may_need_evaluation(suite: Sequence[Rule]) -> bool:
     """Whether ``suite`` has a rule that Great Expectations evaluates even if every row keeps it."""
     others = [rule for rule in suite if rule.type != COLUMNS or rule.arguments.keys() != {"column_list"}]
-    return not all(is_rate(rule) or is_of_past(rule) or _is_shown(rule) or _is_read(rule) for rule in others)
+    return not all(rule.type in (QUARANTINED_RATE, *OF_PAST) or _is_shown(rule) or _is_read(rule) for rule in others)
 
 
 def _broken_locally(files: ResultFiles, suite: Sequence[Rule]) -> set[int]:

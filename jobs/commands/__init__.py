@@ -49,7 +49,7 @@ _OWN = {
     ),
     "quality": ("summaries:quality", "Show the validation results of the last batches."),
     "suggest": (
-        "suggest:suggest",
+        "report_commands:suggest",
         "Propose rules of quality from what the pipeline has published, as YAML to paste, each with the history that it rests on.",
     ),
     "state": ("state:state", "Show the stored state; for a key, what the next run would restore, and for which windows."),

@@ -25,7 +25,7 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places, Runnable
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.expectations import gate as validations
-from windowmill.expectations.rule import Rule, is_of_past, is_rate
+from windowmill.expectations.rule import OF_PAST, QUARANTINED_RATE, Rule
 from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import engine, loop, purging
 from windowmill.jobs.batch.applying import Application, next_apply
@@ -38,8 +38,8 @@ from windowmill.jobs.kept_verdicts import kept_verdict
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.carried import NotStoredError
 from windowmill.jobs.report.cost import tasks_of
-from windowmill.jobs.report.short_texts import elapsed
 from windowmill.jobs.runnables import runnable_of
+from windowmill.jobs.short_texts import elapsed
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import SOMETHING_TO_DO, HeldError, OutOfTurnError, SpecError
 from windowmill.windowing.paths import read_small
@@ -311,7 +311,7 @@ def _released(runnable: Runnable, batches: Sequence[Batch]) -> list[dict[str, An
     for batch in [batch for batch in batches if batch.verdict == "released"][-_RELEASED:]:
         verdict = kept_verdict(path, batch.plan)
         unmet = [] if verdict is None else [rule for rule in verdict.unmet if rule.severity == "critical" and _rule_of(rule) in suite]
-        broken = [f"{rule.type}({rule.column or ''})" for rule in unmet if not is_rate(rule) and not is_of_past(rule)]
+        broken = [f"{rule.type}({rule.column or ''})" for rule in unmet if rule.type not in (QUARANTINED_RATE, *OF_PAST)]
         if broken:
             found.append({"batch": batch.number, "rules": broken})
     return found

@@ -27,10 +27,20 @@ from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.protocol import check_conditional_writes, check_scheme
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.terminal import Answer, AsJson, errors, report, show, wrapped
-from windowmill.jobs.spark.jars import DELTA_JARS, DELTA_VERSION, S3_JARS, Jar, class_archive, damaged_jars, fetch_jars, jars_folder
-from windowmill.jobs.spark.java import find_java, java_at
+from windowmill.jobs.spark.connect_server import Server, ServerLimits
+from windowmill.jobs.spark.jars import (
+    DELTA_JARS,
+    DELTA_VERSION,
+    S3_JARS,
+    Jar,
+    class_archive,
+    damaged_jars,
+    fetch_jars,
+    find_java,
+    jars_folder,
+    java_at,
+)
 from windowmill.jobs.spark.spark_settings import SERVER
-from windowmill.jobs.warm.connect_server import Server, ServerLimits
 from windowmill.windowing.errors import MachineError, PluginError, ServerGoneError
 from windowmill.windowing.kernels.__main__ import forget_stale, stale_code, warm
 from windowmill.windowing.kernels.slices import hopping_windows

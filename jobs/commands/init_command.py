@@ -28,8 +28,7 @@ from windowmill.jobs.sources.options import OWN_COLUMNS, as_ddl, columns_of
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.text_files import json_object
 from windowmill.jobs.sources.text_values import TextTimes
-from windowmill.jobs.spark import spark_catalog
-from windowmill.jobs.spark.session import spark_session
+from windowmill.jobs.spark.session import folder_of, location_of, not_found, spark_session
 from windowmill.jobs.spec_checks import problems_of
 from windowmill.windowing.errors import SourceMissingError, SpecError
 from windowmill.windowing.paths import within
@@ -231,10 +230,10 @@ class NamedTable:
     def find(cls, name: str) -> NamedTable:
         """Ask the catalog, which starts Spark."""
         spark = spark_session("windowmill init", brief=True)
-        location = spark_catalog.location_of(spark, name)
+        location = location_of(spark, name)
         if location is None:
-            raise spark_catalog.not_found(spark, "--table", name)
-        return cls(name, location, spark_catalog.folder_of(spark, name))
+            raise not_found(spark, "--table", name)
+        return cls(name, location, folder_of(spark, name))
 
     def in_place_of_paths(self, spec: Mapping[str, Any], *, is_sink_given: bool) -> dict[str, Any]:
         """``spec``, which has paths, with the table's name, and with that of a sink in its database unless the sink's path is given."""
@@ -316,7 +315,6 @@ def _options(given: Sequence[str]) -> dict[str, str]:
 
 
 def _chosen(look: Look, asked: Asked, question: Ask) -> tuple[str, Sequence[str]]:
-    """The column of the time, and the keys."""
     times = look.times()
     time = asked.time or (times[0] if times else None)
     if asked.time is None:

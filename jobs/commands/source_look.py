@@ -42,8 +42,6 @@ from windowmill.windowing.registry import resolve
 from windowmill.windowing.spec import Source
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from windowmill.windowing.spec import Pipeline
 
 

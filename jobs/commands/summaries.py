@@ -277,7 +277,7 @@ def quality_of(pipeline: Pipeline, last: int) -> Answer:
 
 def bound(t: int | None, instants: bool) -> str | int | None:
     """Convert a point of the axis for output: ISO 8601 text if the axis is time (``t`` in microseconds since 1970), else ``t``."""
-    return _text(from_us(t)) if instants and t is not None else t
+    return from_us(t).replace(tzinfo=None).isoformat() + "Z" if instants and t is not None else t
 
 
 def _text(value: Any) -> Any:

@@ -1,21 +1,27 @@
-"""What all commands share: arguments and options, specs as commands read them, answers as text or JSON, and how an action ends."""
+"""The command line by typer, and what all commands share: arguments and options, specs, answers as text or JSON, how an action ends.
+
+The module of a command is imported when it is run or its help is asked for.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from importlib.metadata import version as distribution_version
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from rich.console import Group
 from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from windowmill.jobs.in_lines import PlainConsole, in_lines
+from windowmill.jobs.commands import COMMANDS, command_of, summary_of
+from windowmill.jobs.short_texts import PlainConsole, in_lines
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.fields import fixed_duration
@@ -69,7 +75,6 @@ class Answer:
 
 
 def show(answer: Answer, as_json: bool) -> None:
-    """Print ``answer`` as it was asked for."""
     if as_json:
         print(json.dumps(answer.data))
         return
@@ -163,11 +168,6 @@ def as_written(text: str) -> str:
     return text_as_written(text, _hidden) if _hidden else text
 
 
-def forget() -> None:
-    """Forget the specs that have been read: another command begins."""
-    _hidden.clear()
-
-
 class Debugging:
     """Whether errors are raised with their traceback, and not printed in one line."""
 
@@ -207,3 +207,52 @@ def exit_code_of(action: Callable[[], Any]) -> int:
 def _stopped() -> int:
     report("windowmill: stopped; run again to continue")
     return INTERRUPTED
+
+
+class _Parsers(Mapping[str, Any]):
+    """The registry's commands as typer's parsers, each made when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        alone = typer.Typer(add_completion=False)
+        alone.command(name=name)(command_of(name))
+        return typer.main.get_command(alone)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class _Group(TyperGroup):
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        # A view that only reads, as typer does once it has the group.
+        self.commands = cast("MutableMapping[str, Any]", _Parsers())
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        self.commands = {name: TyperCommand(name, help=summary_of(name)) for name in COMMANDS}
+        super().format_help(ctx, formatter)
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Sliding-window aggregates on Spark and Delta, batch by batch.",
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"windowmill {distribution_version('windowmill')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    _version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)] = False,
+) -> None:
+    Debugging.on = debug
+    _hidden.clear()

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.jobs.commands.terminal import report
-from windowmill.jobs.commands.try_engine import Results, TryBatch, results_in_order
+from windowmill.jobs.commands.try_command import Results, TryBatch, results_in_order
 from windowmill.jobs.conditions.spark import judged
 from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.sources.columns import Columns

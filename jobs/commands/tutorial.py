@@ -132,7 +132,6 @@ class TutorialStep:
     rows: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def as_text(self, number: int) -> RenderableType:
-        """The step for a terminal."""
         parts: list[RenderableType] = [Text(f"\n{number}. {self.title}", style="bold")]
         parts += [Text(f"   $ {self.command}", style="cyan")] if self.command else []
         if self.numbers:

@@ -19,7 +19,7 @@ from windowmill.jobs.verify.check import Verification, verify
 
 if TYPE_CHECKING:
     from windowmill.jobs.batch.progress import Progress
-    from windowmill.jobs.verify.compare import ComparedRow
+    from windowmill.jobs.verify.check import ComparedRow
     from windowmill.windowing.spec import Pipeline
 
 #: Rows that differ, of which the text shows each with its query.
@@ -103,7 +103,6 @@ def _row(row: ComparedRow, pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """``value`` as JSON has it."""
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
     if isinstance(value, dict):

@@ -12,7 +12,7 @@ from croniter import croniter
 
 from windowmill.checkpoints.batches import Batch
 from windowmill.jobs.report.curves import bars_of
-from windowmill.jobs.report.short_texts import elapsed, short
+from windowmill.jobs.short_texts import elapsed, short
 from windowmill.windowing.spec import Pipeline
 
 #: Steps of a batch in their order -> the colour of each; ``start`` is that of Spark.
@@ -25,7 +25,6 @@ _RATED = 3
 
 
 def seconds_of(batch: Batch) -> float:
-    """Seconds of all steps."""
     return float(sum(batch.outcome.timings.values()))
 
 
@@ -119,13 +118,11 @@ class Month:
         return cls(number, basis, seconds, number * statistics.fmean(processor) if processor else None, price)
 
     def describe(self) -> str:
-        """The month in one line."""
         processor = "" if self.processor_seconds is None else f", {elapsed(self.processor_seconds)} of processor time"
         price = "" if self.price is None else f", {self.price:,.2f} at the price given"
         return f"a month: {short(round(self.runs))} runs ({self.basis}) take {elapsed(self.seconds)}{processor}{price}"
 
     def as_json(self) -> dict[str, Any]:
-        """Its facts as JSON values."""
         return {name: round(value, 2) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 

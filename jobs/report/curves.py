@@ -14,7 +14,7 @@ from deltalake.schema import PrimitiveType
 from windowmill.expectations.suites import rules
 from windowmill.jobs.report import queries
 from windowmill.jobs.report.queries import Key, KeyFigures, Lines, Point, ResultRows, joined, key_text, literal, text_of
-from windowmill.jobs.report.short_texts import short
+from windowmill.jobs.short_texts import short
 from windowmill.windowing.axis import DAY_US
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.spec import Pipeline

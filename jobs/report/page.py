@@ -1,10 +1,14 @@
-"""The page: what its template shows, read from the ledger and the pipeline's tables, in texts, figures and data of charts."""
+"""The page of a pipeline: what its template shows, read from the ledger and the pipeline's tables, in texts, figures and data of charts.
+
+And one page over the pipelines of a folder: what each needs from the people who run it. No JVM.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from importlib.resources import files
 from pathlib import Path, PurePosixPath
@@ -13,6 +17,7 @@ from urllib.parse import quote
 
 import orjson
 import pyarrow as pa
+from croniter import croniter
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -21,20 +26,21 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, local_path
 from windowmill.checkpoints.stores import is_disk_full, located, remote_store_of, use_options_of
 from windowmill.expectations.docs import Folder, pages_of_batches
+from windowmill.expectations.rule import compare_age
 from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.batch.planning import Waiting
 from windowmill.jobs.batch.progress import late_missed, missed_windows, warnings_of
-from windowmill.jobs.report.cost import Month, bytes_of, cost_bars, seconds_of, timings_of, trend_of
+from windowmill.jobs.batch.window_history import rulings
+from windowmill.jobs.report.cost import COMPARED, Month, bytes_of, cost_bars, median_seconds, seconds_of, timings_of, trend_of
 from windowmill.jobs.report.curves import ChartSelection, Curves, WindowCurves, bars_of, charts_of, read_curves
-from windowmill.jobs.report.freshness import WORTH_A_LOOK, freshness_of, share_of
 from windowmill.jobs.report.quality import read_held, read_quality
 from windowmill.jobs.report.queries import BATCHES_SHOWN, Quarantine, ReportError, clipped, key_text, open_table, read_quarantine, rows_of
-from windowmill.jobs.report.short_texts import elapsed, instant, moment, short
+from windowmill.jobs.short_texts import elapsed, instant, moment, short
 from windowmill.windowing.axis import DAY_US
 from windowmill.windowing.counts import Counts, Totals
 from windowmill.windowing.errors import first_line
 from windowmill.windowing.redaction import holds_credentials, redacted
-from windowmill.windowing.spec import AssetSchedule, Pipeline
+from windowmill.windowing.spec import FRESHNESS, AssetSchedule, Pipeline
 from windowmill.windowing.watermark import LatenessRule
 
 #: Verdict or status -> (tone of its badge, words).
@@ -49,6 +55,14 @@ _VERDICTS = {
 }
 _DISCARDED_SHOWN = 5
 OUTCOMES = {"passed": "✓", "warned": "!", "failed": "✕", "broken": "?"}
+#: Instants of the schedule are counted up to so many.
+_COUNTED = 1_000
+#: From this share of late or quarantined rows on, their numbers are marked.
+WORTH_A_LOOK = 0.01
+#: Tones of verdicts, what needs somebody first.
+_TONES = ("bad", "warn", "idle", "good")
+#: The next command for a changed spec: without a held batch, and with one. Only the spec of its plan can release or discard a held batch.
+_FOR_CHANGED = ("plan", "abandon")
 
 
 def templates() -> Environment:
@@ -299,3 +313,159 @@ def write_page(target: str, html: str) -> None:
     except (OSError, pa.ArrowException) as err:
         advice = "free some space and run again" if is_disk_full(err) else "name a place that can be by --out"
         raise ReportError(f"report {target}: cannot be written ({first_line(err)}); {advice}") from err
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """The newest event and the newest batch in words."""
+
+    #: Distance of the newest event from now, such as ``4 days behind``; for an integer axis the event itself.
+    event: str
+    #: Time since the newest batch ended, and how many instants of the schedule have passed since.
+    batch: str
+    #: Number of these instants at which something waited, as far as it is known; null without a schedule by the clock.
+    missed: int | None
+
+
+def freshness_of(
+    pipeline: Pipeline, seen: datetime | int | None, ended: datetime | None, now: datetime, waits: Callable[[], int | None]
+) -> Freshness:
+    """Compare the newest event ``seen`` and the end of the newest batch with ``now``; ``waits`` counts versions that no batch has read."""
+    missed = _missed(pipeline.schedule, ended, now) if isinstance(pipeline.schedule, str) else None
+    batch = "no batch yet" if ended is None else f"{elapsed(max((now - ended).total_seconds(), 0))} ago"
+    if missed and waits() == 0:
+        missed, batch = 0, f"{batch}; the source has nothing new since"
+    elif missed:
+        counted = f"{missed:,}{' or more' if missed == _COUNTED else ''}"
+        batch += f"; {counted} scheduled instant{'' if missed == 1 else 's'} since without a batch"
+    if not isinstance(seen, datetime):
+        return Freshness(moment(seen), batch, missed)
+    seconds = (now - seen).total_seconds()
+    return Freshness(f"{elapsed(abs(seconds))} {'behind' if seconds >= 0 else 'ahead'}", batch, missed)
+
+
+def staleness_of(pipeline: Pipeline, seen: datetime | int | None, now: datetime) -> Iterator[tuple[str, str]]:
+    """Severity and message of each freshness rule that the newest event ``seen`` breaks now: where nothing arrives no batch is judged."""
+    age_us = (now - seen) // timedelta(microseconds=1) if isinstance(seen, datetime) else None
+    for rule in pipeline.expectations:
+        if rule.type == FRESHNESS and not (found := compare_age(rule.arguments["freshness"], age_us)).kept:
+            yield rule.severity, found.message
+
+
+def _missed(schedule: str, ended: datetime | None, now: datetime) -> int | None:
+    if ended is None or not croniter.is_valid(schedule):
+        return None
+    instants = croniter(schedule, ended)
+    missed = 0
+    while missed < _COUNTED and instants.get_next(datetime) <= now.astimezone(UTC):
+        missed += 1
+    return missed
+
+
+def share_of(part: int, whole: int) -> float:
+    """``part`` of ``whole`` from 0 to 1; 0 of nothing."""
+    return part / whole if whole else 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineRow:
+    """A pipeline's row of the overview."""
+
+    name: str
+    spec: str
+    #: The verdict on the newest batch.
+    tone: str
+    verdict: str
+    #: Why spec or ledger cannot be read; then most other fields have no meaning.
+    error: str = ""
+    #: The commands that come next: for a held batch, or for a spec that means something else than what runs.
+    next: tuple[str, ...] = ()
+    #: Where the pipeline's ledger is, and further specs of the same pipeline: those that :func:`merged` has left out.
+    place: str = ""
+    others: tuple[str, ...] = ()
+    event: str = "–"
+    #: End of the newest batch.
+    ended: str = "–"
+    batch: str = ""
+    missed: int | None = None
+    schedule: str = ""
+    rows_read: int = 0
+    #: Shares of all rows read.
+    late: float = 0.0
+    quarantined: float = 0.0
+    #: Median seconds of the latest runs, how they compare with those before, and the seconds of all runs of a month, if it is known.
+    seconds: float | None = None
+    trend: str = ""
+    month: float | None = None
+    computed: str = "–"
+    #: Link to the pipeline's report; empty if there is none.
+    href: str = ""
+
+
+def unreadable(name: str, spec: str, error: str) -> PipelineRow:
+    return PipelineRow(name=name, spec=spec, tone="bad", verdict="cannot be read", error=error)
+
+
+def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
+    """The row of ``pipeline`` on the page ``target``; ``spec`` is its file as commands name it."""
+    ledger, now = Ledger.open(pipeline), datetime.now(UTC)
+    batches, last, totals = ledger.recent(BATCHES_SHOWN), ledger.last_commit, ledger.totals
+    tone, verdict, trend = *verdict_of(batches), trend_of(batches)
+    month = Month.of(pipeline, batches)
+    ended = batches[-1].ended_at if batches else None
+    kept = ledger.newest_kept
+    commands: tuple[str, ...] = rulings(ledger, ledger.held_batch.plan) if ledger.held_batch else ()
+    if kept is not None and not pipeline.means(kept.plan.definition, kept.plan.meaning):
+        commands = (_FOR_CHANGED[ledger.held_batch is not None],)
+    fresh = freshness_of(pipeline, last.seen if last else None, ended, now, lambda: Waiting.of(pipeline, ledger).n)
+    return PipelineRow(
+        name=pipeline.pipeline,
+        spec=spec,
+        tone=tone,
+        verdict=verdict,
+        next=tuple(f"windowmill {command} {spec}" for command in commands),
+        place=redacted(ledger.path),
+        event=fresh.event,
+        ended=moment(ended),
+        batch=fresh.batch,
+        missed=fresh.missed,
+        schedule=schedule_of(pipeline),
+        rows_read=totals.counts.rows_read,
+        late=share_of(totals.counts.rows_late, totals.counts.rows_read),
+        quarantined=share_of(totals.counts.rows_quarantined, totals.counts.rows_read),
+        seconds=median_seconds(batches),
+        trend=trend.rpartition(", ")[2],
+        month=None if month is None else round(month.seconds, 1),
+        computed=describe_briefly(batches[-1].outcome.compute) if batches else "–",
+        href=link_to(Places.of(pipeline).report, target),
+    )
+
+
+def merged(rows: Sequence[PipelineRow]) -> list[PipelineRow]:
+    """One row for each pipeline: of several specs with the same name and ledger the one that means what runs, else the first."""
+    groups: dict[tuple[str, str], list[PipelineRow]] = {}
+    for row in rows:
+        groups.setdefault((row.name, row.place or row.spec), []).append(row)
+    found = []
+    for group in groups.values():
+        changed = {f"windowmill {command} {row.spec}" for row in group for command in _FOR_CHANGED}
+        chosen = next((row for row in group if changed.isdisjoint(row.next)), group[0])
+        found.append(replace(chosen, others=tuple(row.spec for row in group if row is not chosen)))
+    return found
+
+
+def overview_page(folder: str, rows: Sequence[PipelineRow]) -> tuple[list[PipelineRow], str]:
+    """The rows as the page orders them, what needs somebody first, one for each pipeline; and the page of ``folder`` as HTML."""
+    ordered = sorted(merged(rows), key=lambda row: (_TONES.index(row.tone), row.name))
+    counts = {words: sum(row.verdict == words for row in ordered) for words in dict.fromkeys(row.verdict for row in ordered)}
+    tones = {row.verdict: row.tone for row in ordered}
+    badges = [(tones[words], f"{count} {words}") for words, count in counts.items()]
+    page, limits = templates().get_template("overview.html.j2"), {"worth_a_look": WORTH_A_LOOK, "compared": COMPARED}
+    return ordered, page.render(folder=folder, pipelines=ordered, badges=badges, made_at=datetime.now(UTC), **limits)
+
+
+def write_overview(folder: str, rows: Sequence[PipelineRow], target: str) -> list[PipelineRow]:
+    """Write the page of ``rows`` to ``target``; returns them as it orders them."""
+    ordered, html = overview_page(folder, rows)
+    write_page(target, html)
+    return ordered

@@ -19,7 +19,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.quoting import quoted
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.report.queries import clipped, key_text, literal, named, open_table, query, text_of
-from windowmill.jobs.report.short_texts import moment
+from windowmill.jobs.short_texts import moment
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.spec import Pipeline
 
@@ -114,7 +114,6 @@ def read_quality(path: str, first_batch: int = 0, undone: Collection[int] = ()) 
 
 
 def read_failures(path: str, batch: int) -> list[Failure]:
-    """The rules that the last attempt at ``batch`` broke."""
     table = open_table(path)
     if table is None:
         return []

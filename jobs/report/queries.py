@@ -63,7 +63,6 @@ def _unreadable(path: str, err: Exception) -> ReportError:
 
 
 def literal(text: str | None) -> str:
-    """A string or null as an SQL literal."""
     return "NULL" if text is None else sql_text(text)
 
 
@@ -74,7 +73,6 @@ def clipped(text: object, limit: int = _TEXT_SHOWN) -> str:
 
 
 def named(values: Mapping[str, object]) -> str:
-    """Columns and their values in one line."""
     return ", ".join(f"{name}={'null' if value is None else value}" for name, value in values.items())
 
 

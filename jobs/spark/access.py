@@ -1,16 +1,27 @@
 """What differs between a classic session, whose JVM this process reaches by py4j, and one of a Spark Connect server.
 
-All other code takes a session of either kind and asks :func:`access_to` for what PySpark does not give for both.
+All other code takes a session of either kind and asks :func:`access_to` for what PySpark does not give for both, as users' modules
+(aggregates, window functions) that Python workers cannot import by themselves.
 """
 
 from __future__ import annotations
 
+import atexit
 import gc
+import hashlib
+import importlib
 import re
+import shutil
+import site
+import sysconfig
+import tempfile
 import unicodedata
 import warnings
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cache, partial
+from dataclasses import dataclass
+from functools import cache, cached_property, partial
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -23,9 +34,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.spark.file_ranges import DeltaScan, FileRange, delta_scan, file_ranges
-from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.jobs.spark.spark_settings import DELTA_EXTENSION, EXTENSIONS, MAX_SHUFFLE_PARTITIONS, TIME_ZONE
 from windowmill.windowing.errors import MachineError
+from windowmill.windowing.registry import GROUP
 from windowmill.windowing.settings import PLUGINS
 
 # Re-exported for modules that only pass them on, so that these do not import PySpark.
@@ -34,9 +45,75 @@ __all__ = ["DataFrame", "SparkSession"]
 _UTC = ("UTC", "ETC/UTC", "Z", "GMT", "ETC/GMT", "+00:00", "ZULU", "ETC/ZULU", "UCT", "ETC/UCT", "UNIVERSAL")
 #: Characters that a Java URI does not escape in a path, besides letters and digits.
 UNESCAPED = "/@_-!.~'()*,;:$&+="
+#: Each entry of a zip has this time, so that equal files give equal zips: a session takes a name again only with the same bytes.
+_TIME = (1980, 1, 1, 0, 0, 0)
+#: Name of the distribution that announces plugins to the workers of a Spark Connect session.
+_SHIPPED = "windowmill_shipped"
 #: A function over the batches of a partition.
 _OverBatches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 _URI = re.compile(r"(?:(?P<scheme>[a-z][a-z0-9+.-]*):(?://(?P<authority>[^/]*))?)?(?P<path>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Shipment:
+    """Names of the modules that a pipeline uses, and of the plugins that workers import, which are among the modules.
+
+    Nothing is imported before the files are asked for: workers of this process's own JVM import by themselves.
+    """
+
+    modules: frozenset[str] = frozenset()
+    plugins: tuple[str, ...] = ()
+
+    def files(self) -> list[Path]:
+        """The files of modules that are not installed, and a zip of each package that such a module is in."""
+        found: list[Path] = []
+        for name in sorted({module.partition(".")[0] for module in self.modules}):
+            origin = importlib.import_module(name).__spec__
+            locations: Sequence[str | None] = (origin.submodule_search_locations or [origin.origin]) if origin else []
+            paths = [Path(location) for location in locations if location]
+            found += [path if path.is_file() else _zipped(path) for path in paths if not _installed(path)]
+        return found
+
+    @cached_property
+    def digest(self) -> str:
+        sha = hashlib.sha256("\n".join(self.plugins).encode())
+        for file in self.files():
+            sha.update(f"\n{file.name}\n".encode() + file.read_bytes())
+        return sha.hexdigest()
+
+
+def plugins_zip(plugins: tuple[str, ...]) -> Path:
+    """A zip that names ``plugins`` as an installed distribution does: workers find its entry points on their path."""
+    points = "".join(f"{name} = {name}\n" for name in plugins)
+    folder = f"{_SHIPPED}-0.dist-info"
+    entries = {
+        f"{folder}/METADATA": f"Metadata-Version: 2.1\nName: {_SHIPPED}\nVersion: 0\n",
+        f"{folder}/entry_points.txt": f"[{GROUP}]\n{points}",
+    }
+    return _zip(_SHIPPED, {name: text.encode() for name, text in entries.items()})
+
+
+def _installed(path: Path) -> bool:
+    roots = [*site.getsitepackages(), sysconfig.get_path("stdlib")]
+    return any(path.is_relative_to(root) for root in roots)
+
+
+@cache  # Spark accepts a file name a second time only for the same path
+def _zipped(package: Path) -> Path:
+    """The package's Python files as an importable zip, named after the package: Spark ships each file name once."""
+    files = sorted(package.rglob("*.py"))
+    return _zip(package.name, {str(Path(package.name) / file.relative_to(package)): file.read_bytes() for file in files})
+
+
+def _zip(name: str, entries: Mapping[str, bytes]) -> Path:
+    """A zip of ``entries`` in a folder of its own, which goes when this process ends."""
+    folder = tempfile.mkdtemp(prefix="windowmill-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    target = Path(folder) / f"{name}.zip"
+    with zipfile.ZipFile(target, "w") as archive:
+        for entry, content in entries.items():
+            archive.writestr(zipfile.ZipInfo(entry, _TIME), content)
+    return target
 
 
 class Access:
@@ -58,7 +135,6 @@ class Access:
         return str(java.org.apache.hadoop.fs.Path(qualified).toUri().toString())
 
     def ship(self, shipment: Shipment) -> None:
-        """Give workers the modules of ``shipment``."""
         context = self.spark.sparkContext
         if shipment.plugins:
             named = set(filter(None, context.environment.get(PLUGINS.name, "").split(",")))

@@ -1,7 +1,8 @@
-"""The jars that Spark lacks, fetched once at set-up and used by every session: Delta's, and those that read ``s3://``.
+"""What Spark lacks: a Java, which is found, and jars, fetched once at set-up and used by every session: Delta's, those for ``s3://``.
 
 ``python -m windowmill.jobs.spark.jars`` fetches missing and damaged jars of Delta, with ``--s3`` also those to read ``s3://``; with
-``--list`` it prints the paths of all that are there, in the form of ``spark-submit --jars``.
+``--list`` it prints the paths of all that are there, in the form of ``spark-submit --jars``; with ``--java`` the home folder of the Java
+that sessions will use, or one line of advice and exit code 1.
 
 The jars that read ``s3://`` are optional, as runs read plain files and all tables of their own without them: Hadoop's client and the parts
 of the AWS SDK that it loads, less what Spark has. Hadoop's own dependency, at the same version, is the SDK's bundle, which has 686 MB.
@@ -11,22 +12,30 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree as xml
 
-from windowmill.jobs.spark.java import find_java
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.settings import IVY_SETTINGS, JARS
 
 #: How long Ivy may take to fetch jars.
 FETCH_SECONDS = 300
+#: Oldest feature release that runs Spark 4, which is compiled for Java 17.
+OLDEST = 17
+INSTALLED_UNDER = Path("/usr/lib/jvm")
+_RELEASE = re.compile(r'^JAVA_VERSION="(\d[^"]*)"', re.MULTILINE)
 
 
 class Jar(NamedTuple):
@@ -151,8 +160,67 @@ def _digest(path: Path) -> str | None:
         return None
 
 
+@dataclass(frozen=True)
+class Java:
+    """One installed Java: its home folder, and the version that it reports, e.g. ``17.0.15`` or ``1.8.0_402``."""
+
+    home: Path
+    version: str
+
+    @property
+    def major(self) -> int:
+        """Feature release: 8 for ``1.8.0_402``, 17 for ``17.0.15``."""
+        first, _, rest = self.version.partition(".")
+        return int(re.split(r"\D", rest if first == "1" and rest else first)[0])
+
+
+@cache
+def java_at(home: Path) -> Java | None:
+    """The Java under ``home``, with the version of its file ``release``, else the one that it reports (0.1 s); null if it has neither."""
+    with suppress(OSError):
+        if os.access(home / "bin" / "java", os.X_OK) and (written := _RELEASE.search((home / "release").read_text())):
+            return Java(home, written[1])
+    try:
+        answer = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    stated = re.search(r'version "(\d[^"]*)"', answer.stderr + answer.stdout)
+    return Java(home, stated[1]) if stated else None
+
+
+def find_java() -> Java:
+    """The Java to run Spark with: that of JAVA_HOME if usable, else that on PATH, else the oldest usable one under /usr/lib/jvm."""
+    seen: list[Java] = []
+    for home in _homes():
+        java = java_at(home)
+        if java is not None and java.major >= OLDEST:
+            return java
+        if java is not None:
+            seen.append(java)
+    found = "only " + ", ".join(f"{java.version} in {java.home}" for java in seen) if seen else "none"
+    raise MachineError(
+        f"Spark needs Java {OLDEST} or newer, found {found}; install it (Debian: `apt-get install openjdk-17-jre-headless`) "
+        f"or point JAVA_HOME to it"
+    )
+
+
+def _homes() -> Iterator[Path]:
+    if os.environ.get("JAVA_HOME"):
+        yield Path(os.environ["JAVA_HOME"])
+    on_path = shutil.which("java")
+    if on_path:
+        yield Path(on_path).resolve().parent.parent
+    # The oldest version first: Spark is tested most on the oldest release that it supports.
+    installed = {java.resolve().parent.parent for java in INSTALLED_UNDER.glob("*/bin/java")}
+    javas = [java for java in map(java_at, sorted(installed)) if java is not None]
+    yield from (java.home for java in sorted(javas, key=lambda java: java.major))
+
+
 def main() -> int:
     try:
+        if sys.argv[1:] == ["--java"]:
+            print(find_java().home)
+            return 0
         if sys.argv[1:] == ["--list"]:
             print(",".join(map(str, jar_paths())))
             return 0

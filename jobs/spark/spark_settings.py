@@ -15,8 +15,7 @@ from pathlib import Path
 
 from windowmill.checkpoints.places import absolute
 from windowmill.checkpoints.stores import options_of
-from windowmill.jobs.spark.jars import class_archive, has_s3_jars, jar_paths
-from windowmill.jobs.spark.java import find_java
+from windowmill.jobs.spark.jars import class_archive, find_java, has_s3_jars, jar_paths
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.settings import DRIVER_MEMORY, MASTER

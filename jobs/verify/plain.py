@@ -19,7 +19,6 @@ from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.jobs.spark.spark_settings import spark_path
-from windowmill.jobs.verify.compare import PublishedRow, RecomputedValue
 from windowmill.jobs.verify.source_rows import CLOSED, Arrival, Reaches, RereadRows, condition_names, with_conditions
 from windowmill.windowing.axis import from_us, to_us
 from windowmill.windowing.catalogue import AggregateSpec
@@ -35,6 +34,29 @@ DISTINCT_BOUND = 5 * 0.016
 #: Digits of Spark's decimals.
 _DIGITS = 38
 _NAN, _INFINITY = "double('NaN')", "double('Infinity')"
+
+
+@dataclass(frozen=True)
+class PublishedRow:
+    """A row of the sink; instants are integers along the axis."""
+
+    key: tuple[Any, ...]  #: Values of the key columns.
+    window: str
+    start: int | None
+    end: int
+    trigger: int | None
+    revision: int
+    batch: int
+    values: Mapping[str, Any]  #: Values of the aggregates, by name.
+
+
+@dataclass(frozen=True, slots=True)
+class RecomputedValue:
+    """A recomputed value, with the size of what cancelled out in it, and the bound of a sketch."""
+
+    value: Any
+    scale: float | None = None
+    bound: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 from types import SimpleNamespace
 
 import pytest
-from airflow.sdk.exceptions import AirflowFailException
 
-from windowmill.dags.commands import JobFailedError, JobHeldError, JobRefusedError, command_of, failing_fast
-from windowmill.windowing.errors import SpecChangedError, SpecError
+from windowmill.dags.commands import command_of
+from windowmill.windowing.errors import SpecError
 
 pytestmark = pytest.mark.dag
 
@@ -31,10 +30,6 @@ def run(run_type: str, conf: dict | None = None, interval: dict | None = None, *
 @pytest.mark.parametrize("interval", [INTERVAL, {}])
 def test_runs_advance_by_the_ledger_whatever_their_interval(run_type, interval):
     assert command_of(run(run_type, interval=interval)) == ["run"]
-
-
-def test_a_backfill_recomputes_its_data_interval():
-    assert command_of(run("backfill")) == ["backfill", "--from", "2013-02-01T00:00:00+00:00", "--to", "2013-02-02T00:00:00+00:00"]
 
 
 def test_a_manual_run_can_recompute_a_range():
@@ -76,14 +71,3 @@ def test_an_interval_is_vouched_for_only_when_the_spec_says_so():
 def test_conf_that_no_run_understands_is_refused(context, message):
     with pytest.raises(SpecError, match=message):
         command_of(context)
-
-
-@pytest.mark.parametrize("error", [JobHeldError("held"), JobRefusedError("refused"), SpecError("wrong"), SpecChangedError("changed")])
-def test_what_no_retry_mends_fails_at_once(error):
-    with pytest.raises(AirflowFailException, match=str(error)), failing_fast():
-        raise error
-
-
-def test_a_failure_stays_open_to_retries():
-    with pytest.raises(JobFailedError), failing_fast():
-        raise JobFailedError("conflict")

@@ -13,17 +13,17 @@ from types import SimpleNamespace
 import pendulum
 import pyarrow as pa
 import pytest
-from airflow.sdk import CronDataIntervalTimetable, RetryAction, task
+from airflow.sdk import CronDataIntervalTimetable, RetryAction
 from airflow.sdk.definitions.asset import AssetNameRef
 from airflow.sdk.exceptions import AirflowFailException, ParamValidationError
 from airflow.serialization.serialized_objects import DagSerialization
 from deltalake import write_deltalake
 
-from windowmill.dags.alerts import Callback
 from windowmill.dags.backfill import build_backfill_dag
 from windowmill.dags.factory import build_dag
 from windowmill.dags.maintenance import build_maintenance_dag
 from windowmill.dags.operators import MicroBatchOperator
+from windowmill.dags.schedules import Callback
 from windowmill.dags.specs import Spec
 from windowmill.windowing.errors import (
     ArgumentError,
@@ -36,15 +36,6 @@ from windowmill.windowing.errors import (
 from windowmill.windowing.specfile import load_pipeline
 
 pytestmark = pytest.mark.dag
-
-
-def test_steps_come_before_the_micro_batch(write_spec):
-    @task
-    def land() -> int:
-        return 1
-
-    dag = build_dag(write_spec(), before=[land])
-    assert dag.get_task("land").downstream_task_ids == {"micro_batch"}
 
 
 def test_a_held_batch_is_reported_and_still_fails_the_run(write_spec):

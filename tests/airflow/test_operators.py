@@ -124,6 +124,6 @@ def test_a_report_that_cannot_be_written_is_retried(write_spec, tmp_path, monkey
         raise ReportError("table s3://key:s3cr3t@bucket/sink: cannot be read")
 
     monkeypatch.setattr(Ledger, "open", lambda pipeline: SimpleNamespace(newest=object()))
-    monkeypatch.setattr("windowmill.jobs.report.write_report", fail)
+    monkeypatch.setattr("windowmill.jobs.report.page.write_report", fail)
     with pytest.raises(ReportError, match=r"^table s3://\*\*\*@bucket/sink: cannot be read$"):
         QualityReportOperator(task_id="quality_report", spec=write_spec()).execute({})

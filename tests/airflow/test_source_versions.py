@@ -37,7 +37,7 @@ from windowmill.dags.triggers import NewVersionsTrigger, SourceVersionTrigger
 from windowmill.jobs.batch import planning
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.unread import SourceWatch, UnreadRows
-from windowmill.windowing.errors import SourceFeatureError, SourceMissingError, SpecError
+from windowmill.windowing.errors import SourceFeatureError, SpecError
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
 POOL = {"pool_slots": 1, "queue": "default", "priority_weight": 1}
@@ -430,8 +430,3 @@ def test_a_pipeline_written_in_python_is_waited_for_too(spec, land):
     assert isinstance(
         first_event(import_string(sensor.start_trigger_args.trigger_cls)(**sensor.start_trigger_args.trigger_kwargs)), TaskSuccessEvent
     )
-
-
-def test_a_missing_source_has_an_error_of_its_own(spec):
-    with pytest.raises(SourceMissingError, match="there is no Delta table"):
-        looked(spec)

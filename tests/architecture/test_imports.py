@@ -32,15 +32,15 @@ SPARK_FOLDERS = {"spark", "conditions", "verify"}
 SPARK_MODULES = {
     "batch/spark_committer.py",
     "dataframe.py",
-    "views.py",
     *(f"schedulers/{name}.py" for name in ("exchange", "file_rows", "tasks")),
     *(f"sources/{name}.py" for name in ("columns", "spark_files")),
 }
 HANDING_ON = {
     *(f"batch/{name}.py" for name in ("compute", "counted_rows", "steps", "task", "validating")),
     "commands/try_spark.py",
+    "published.py",
+    "warm_up.py",
     *(f"sources/{name}.py" for name in ("base", "delta_log", "folder", "kafka", "table_rows")),
-    "warm/warm_up.py",
 }
 
 
@@ -95,7 +95,7 @@ HEAVY = {"numba", "pandas", "pyspark", "great_expectations", "airflow"}
         ("windowmill.windowing.specfile", {"numpy", "pyarrow", "deltalake"} | HEAVY),
         ("windowmill.plugins", {*(f"windowmill.{name}" for name in OURS - {"windowing"}), "numpy", "pyarrow", "deltalake"} | HEAVY),
         ("windowmill.jobs.cli", {"typer", "rich", "pydantic", "yaml", "numpy", "pyarrow", "deltalake"} | HEAVY),
-        ("windowmill.jobs.commands.app", {"deltalake"} | HEAVY),
+        ("windowmill.jobs.commands.terminal", {"deltalake"} | HEAVY),
         # Every run of pytest loads the plugin, also those that have nothing to do with pipelines.
         ("windowmill.testing", {*(f"windowmill.{name}" for name in OURS), "numpy", "pyarrow", "pydantic", "hypothesis", "yaml"} | HEAVY),
         # What only tasks use.

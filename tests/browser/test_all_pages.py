@@ -13,7 +13,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.expectations.docs import write_docs
 from windowmill.expectations.gate import RuleResult, Verdict
 from windowmill.jobs.report import write_report
-from windowmill.jobs.report.overview import row_of, unreadable, write_overview
+from windowmill.jobs.report.page import row_of, unreadable, write_overview
 
 PAGES = ("report.html", "overview.html", "docs/index.html", "docs/page.html")
 #: Contrast of text and background that WCAG 2 asks for at least (level AA).

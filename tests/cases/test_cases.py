@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from windowmill.jobs.commands import try_engine as memory
+from windowmill.jobs.commands import try_command as memory
 from windowmill.jobs.commands.try_command import ENGINES, run_try
 from windowmill.jobs.layouts.base import Part
 from windowmill.jobs.layouts.choose import parts_of

@@ -16,7 +16,7 @@ from typing import Any
 
 import pyspark
 
-from windowmill.jobs.spark.java import find_java
+from windowmill.jobs.spark.jars import find_java
 
 ROOT = Path(__file__).parents[2]
 

@@ -27,7 +27,7 @@ from tests.docs.console import ROOT
 from tests.docs.test_pages import PAGES
 from tests.specs import a_spec
 from windowmill.jobs.commands import COMMANDS
-from windowmill.jobs.commands.app import app
+from windowmill.jobs.commands.terminal import app
 from windowmill.jobs.spec_checks import problems_of
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -93,37 +93,6 @@ def test_a_past_that_cannot_be_read_breaks_the_rule(pipeline, batch):
     assert (broken.outcome, broken.observed) == ("broken", "no such file")
 
 
-@pytest.mark.parametrize(
-    ("rule", "problem"),
-    [
-        (volume(batches=5), "expectations.0.min_share: missing, and so is max_share"),
-        (volume(min_share=1), f"expectations.0.batches: {VOLUME} needs either batches"),
-        (
-            volume(batches=5, ago="7 days", min_share=1),
-            f"expectations.0.batches: {VOLUME} needs either batches",
-        ),
-        (volume(batches=0, min_share=1), "expectations.0.batches: got 0; expected a number from 1 on"),
-        (volume(ago="1 month", min_share=1), "expectations.0.ago: got '1 month'; expected a duration such as '7 days'"),
-        (volume(ago="soon", min_share=1), "expectations.0.ago: got 'soon'"),
-        (volume(batches=5, min_share=2, max_share=1), "expectations.0.min_share: got 2, which is greater than 1"),
-        (volume(batches=5, max_share="2"), "expectations.0.max_share: got '2'; expected a number"),
-        (volume(batches=5, min_share=1, mostly=1), "expectations.0.mostly: unknown argument of expect_volume_to_be_near_past_batches"),
-        ({"type": KEYS}, "expectations.0.batches: missing"),
-        ({"type": KEYS, "batches": 2, "max_missing": -1}, "expectations.0.max_missing: got -1"),
-        ({"type": KEYS, "batches": 2, "window": "daily"}, "expectations.0.window: got 'daily'; expected one of hourly"),
-        ({"freshness": "soon"}, "expectations.0.freshness: got 'soon'; expected a duration such as '2 hours'"),
-        ({"freshness": "1 month"}, "expectations.0.freshness: got '1 month'"),
-        ({"type": FRESHNESS}, "expectations.0.freshness: got None; expected a duration"),
-        ({"freshness": "2 hours", "batches": 3}, f"expectations.0.batches: unknown argument of {FRESHNESS}; its own are freshness"),
-        ({"type": "expect_keys_of_past_batches"}, f"expectations.0.type: got 'expect_keys_of_past_batches'; did you mean '{KEYS}'?"),
-    ],
-)
-def test_wrong_arguments_are_refused(pipeline, rule, problem):
-    spec = pipeline(rule)
-    [found] = check_rules(spec, sink_columns(spec))
-    assert found.startswith(problem)
-
-
 def test_the_freshness_of_numbers_is_refused(pipeline):
     spec = pipeline(
         {"freshness": "2 hours"}, time={"column": "departed_at", "unit": "s"}, windows=[{"name": "h", "type": "tumbling", "size": 60}]
@@ -155,11 +124,12 @@ def test_keys_of_a_global_group_are_refused(pipeline):
 
 
 def test_the_rules_are_on_the_page_in_words(pipeline, batch, tmp_path):
-
     rules = [volume(batches=5, min_share=0.5, max_share=2), {"type": KEYS, "batches": 2}, {"freshness": "1 hour"}]
-    verdict = validate(batch(), pipeline(*rules), rows_read=1, past=Earlier([100], missing=["LGA"], age=WEEK_US))
+    past = Earlier([100], missing=["LGA"], age=WEEK_US)
+    verdict = validate(batch(), pipeline(*rules), rows_read=10, rows_quarantined=5, past=past)
     write_docs(tmp_path, verdict, pipeline="delays", batch=0, at=datetime(2024, 1, 1, tzinfo=UTC))
     [page] = tmp_path.glob("batch-*.html")
     assert "The rows read are 0.5 to 2 times those of the last 5 runs." in page.read_text()
     assert "All but 0 keys of the last 2 runs have a row." in page.read_text()
     assert "The newest event is at most 1 hour old." in page.read_text()
+    assert "At most 10.00% of the rows read may be quarantined." in page.read_text()

@@ -20,7 +20,7 @@ from tests.strategies import ROW_BY_ROW, Arrival, arriving, between_commits
 from tests.windowing.test_slices import same
 from windowmill.checkpoints.state.readers import DeltaState, MemoryState, State
 from windowmill.checkpoints.state.tables import joint_schema
-from windowmill.jobs.commands.try_engine import MemoryBatch, MemoryWriter
+from windowmill.jobs.commands.try_command import MemoryBatch, MemoryWriter
 from windowmill.jobs.layouts.base import Part
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Emission, Input

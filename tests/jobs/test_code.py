@@ -18,7 +18,7 @@ from windowmill.checkpoints.batches import Outcome, Plan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.runnables import runnable_of
-from windowmill.jobs.user_code import check_modules, check_zones, module_digests, tzdata_version, zone_digests
+from windowmill.jobs.user_code import check_code, module_digests, tzdata_version, zone_digests
 from windowmill.windowing.errors import CodeChangedError, SpecChangedError
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -33,12 +33,12 @@ def test_an_edited_module_is_refused_and_the_old_one_goes_on(tmp_path, monkeypat
     pipeline = parse_pipeline(SPEC)
     planned = plan(3, modules=module_digests(pipeline))
     assert list(planned.modules) == ["halves_of_a_test"]
-    check_modules(pipeline, planned)
+    check_code(pipeline, planned)
     module.write_text("HALF = None  # edited\n")
     with pytest.raises(CodeChangedError, match=r"module halves_of_a_test is not the one that batch 3 ran .* --accept-code"):
-        check_modules(pipeline, planned)
+        check_code(pipeline, planned)
     module.write_text("HALF = None\n")
-    check_modules(pipeline, planned)
+    check_code(pipeline, planned)
 
 
 def test_the_version_of_the_time_zone_data_is_told_where_windows_follow_a_zone():
@@ -69,10 +69,10 @@ def other_rules(tmp_path):
 def test_other_time_zone_data_is_refused(other_rules):
     pipeline = parse_pipeline(DAILY)
     planned = plan(3, now_us=YEAR_2014, zones=zone_digests(pipeline, YEAR_2014))
-    check_zones(pipeline, planned)
+    check_code(pipeline, planned)
     other_rules("Europe/London")
     with pytest.raises(CodeChangedError, match=r"time zone Europe/Vienna has other offsets .* that batch 3 ran with .* --accept-code"):
-        check_zones(pipeline, planned)
+        check_code(pipeline, planned)
 
 
 def test_rules_that_changed_after_the_batch_make_no_difference(other_rules):
@@ -82,7 +82,7 @@ def test_rules_that_changed_after_the_batch_make_no_difference(other_rules):
     planned = plan(3, now_us=YEAR_2014, zones=zone_digests(pipeline, YEAR_2014))
     through_2020 = zone_digests(pipeline, YEAR_2020)
     other_rules("Africa/Khartoum")
-    check_zones(pipeline, planned)
+    check_code(pipeline, planned)
     assert zone_digests(pipeline, YEAR_2020) != through_2020
 
 

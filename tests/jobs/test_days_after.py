@@ -9,7 +9,7 @@ from tests.jobs.days import HALF, HOURLY, LAST_2, PAIRS, VISIT, Days, at
 from tests.spark.harness import quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.commands.maintenance_command import maintain
-from windowmill.jobs.report import overview
+from windowmill.jobs.report import page
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import HeldError, UnsupportedError
 
@@ -78,7 +78,7 @@ def test_a_batch_that_numbers_published_triggers_anew_is_not_discarded(tmp_path,
         days.run() if by == "restatement" else days.apply(LAST_2 | {"trigger": {"count": 2}})
     with pytest.raises(UnsupportedError, match="renumbers the triggers of window last_2"):
         days.run(ruling="discard")
-    told = overview.row_of(days.pipeline, "days.yaml", "index.html").next
+    told = page.row_of(days.pipeline, "days.yaml", "index.html").next
     assert told == ("windowmill release days.yaml", "windowmill abandon days.yaml")
     days.run(ruling="release")
     del days.spec["expectations"]

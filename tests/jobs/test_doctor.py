@@ -15,7 +15,7 @@ import pytest
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands import doctor, terminal
 from windowmill.jobs.commands.doctor import Check
-from windowmill.jobs.spark import jars, java
+from windowmill.jobs.spark import jars
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.settings import SETTINGS
 
@@ -37,7 +37,7 @@ def fake_java(home: Path, version: str) -> Path:
 
 
 def one_java_only(monkeypatch: pytest.MonkeyPatch, home: Path) -> None:
-    monkeypatch.setattr(java, "INSTALLED_UNDER", home.parent)
+    monkeypatch.setattr(jars, "INSTALLED_UNDER", home.parent)
     monkeypatch.setenv("PATH", str(home.parent / "nothing-here"))
 
 
@@ -49,7 +49,7 @@ def test_every_part_is_examined_within_three_seconds():
 
 @pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("1.8.0_402", 8), ("25", 25), ("11.0.2", 11), ("21-ea", 21)])
 def test_major_version_of_java(version, major):
-    assert java.Java(Path("/j"), version).major == major
+    assert jars.Java(Path("/j"), version).major == major
 
 
 def test_the_oldest_usable_java_is_taken_and_others_are_told(monkeypatch, tmp_path):
@@ -58,12 +58,12 @@ def test_the_oldest_usable_java_is_taken_and_others_are_told(monkeypatch, tmp_pa
     assert (check.ok, "1.8.0_402" in check.advice, "openjdk-17-jre-headless" in check.advice) == (False, True, True)
     for version in ("25.0.1", "11.0.2", "17.0.15"):
         fake_java(tmp_path / f"java-{version}", version)
-    assert java.find_java().version == "17.0.15"
+    assert jars.find_java().version == "17.0.15"
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     check = doctor.check_java()
     assert (check.ok, f"JAVA_HOME is {tmp_path / 'gone'}" in check.found) == ("warn", True)
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "b" / "java-21", "21.0.2")))
-    assert java.find_java().version == "21.0.2", "a usable JAVA_HOME wins"
+    assert jars.find_java().version == "21.0.2", "a usable JAVA_HOME wins"
     assert doctor.check_java().ok is True
 
 

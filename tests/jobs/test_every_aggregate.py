@@ -19,8 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.specs import TENS, TICKS, a_spec
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.source_look import source_problems
-from windowmill.jobs.commands.try_command import ENGINES
-from windowmill.jobs.commands.try_engine import TryBatch
+from windowmill.jobs.commands.try_command import ENGINES, TryBatch
 from windowmill.testing import try_pipeline
 from windowmill.windowing.aggregates import argument_types
 from windowmill.windowing.algebra import close

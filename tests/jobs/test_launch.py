@@ -13,8 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from windowmill.jobs.spark import daemon, launch, spark_settings
-from windowmill.jobs.spark.jars import jar_paths
-from windowmill.jobs.spark.java import find_java
+from windowmill.jobs.spark.jars import find_java, jar_paths
 from windowmill.jobs.spark.session import spark_session
 from windowmill.jobs.spark.spark_settings import session_conf
 from windowmill.windowing.errors import MachineError

@@ -17,8 +17,8 @@ from deltalake import write_deltalake
 from tests.specs import a_spec
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands import COMMANDS, terminal, verify
-from windowmill.jobs.verify.check import Verification
-from windowmill.jobs.verify.compare import ComparedRow, Comparison, Difference, PublishedRow
+from windowmill.jobs.verify.check import ComparedRow, Comparison, Difference, Verification
+from windowmill.jobs.verify.plain import PublishedRow
 
 COLUMNS = 80
 

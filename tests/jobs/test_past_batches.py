@@ -19,9 +19,9 @@ from windowmill.checkpoints.places import Places
 from windowmill.expectations import gate
 from windowmill.expectations.rule import KEYS, VOLUME
 from windowmill.jobs.cli import main
-from windowmill.jobs.commands.suggest import suggestions_of
+from windowmill.jobs.commands.report_commands import suggestions_of
 from windowmill.jobs.report import write_report
-from windowmill.jobs.report.freshness import staleness_of
+from windowmill.jobs.report.page import staleness_of
 from windowmill.windowing.spec import FRESHNESS
 from windowmill.windowing.specfile import load_pipeline
 

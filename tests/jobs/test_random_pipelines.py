@@ -14,9 +14,8 @@ import pytest
 
 from tests.jobs.batches import Run
 from tests.random_pipelines import CONDITION, Case, Row, differences, examples, random_case
-from windowmill.jobs.commands import try_engine as memory
-from windowmill.jobs.commands.try_command import attempt
-from windowmill.jobs.commands.try_engine import KernelEngine, TryBatch
+from windowmill.jobs.commands import try_command as memory
+from windowmill.jobs.commands.try_command import KernelEngine, TryBatch, attempt
 from windowmill.jobs.dataframe import BoundedWork
 from windowmill.jobs.layouts.base import Lifted, Part
 from windowmill.jobs.layouts.choose import parts_of

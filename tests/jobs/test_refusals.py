@@ -14,8 +14,8 @@ from deltalake import DeltaTable, write_deltalake
 from tests.checkpoints.records import NOW, commit
 from tests.specs import SECONDS, TENS, a_spec
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs import cli
 from windowmill.jobs.batch.planning import next_run
-from windowmill.jobs.commands import app
 from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing import errors
 from windowmill.windowing.settings import COMPUTE
@@ -66,12 +66,12 @@ class Bench:
 
     def status(self, capsys: Any) -> dict[str, Any]:
         capsys.readouterr()
-        assert app.run(["status", str(self.spec), "--json"]) == 0
+        assert cli.main(["status", str(self.spec), "--json"]) == 0
         return json.loads(capsys.readouterr().out)
 
     def text(self, capsys: Any) -> str:
         capsys.readouterr()
-        assert app.run(["status", str(self.spec)]) == 0
+        assert cli.main(["status", str(self.spec)]) == 0
         return " ".join(capsys.readouterr().out.split())
 
 
@@ -123,7 +123,7 @@ def test_what_a_run_refuses_is_said_before_by_status(bench, capsys, change, says
     assert says in status["next_run_error"]
     assert status["next_run_exit_code"] == 2
     assert f"next run would end with exit code 2: {status['next_run_error']}"[:60] in bench.text(capsys)
-    assert app.run(["run", str(bench.spec)]) == 2
+    assert cli.main(["run", str(bench.spec)]) == 2
     told = " ".join(capsys.readouterr().err.split())
     assert says in told
     assert bench.ledger.count == records
@@ -137,7 +137,7 @@ def test_status_says_beforehand_what_is_too_large_for_local(bench, capsys, monke
     status = bench.status(capsys)
     assert status["next_run_exit_code"] == 2
     assert "2 new files, and one process takes at most 1 (source.options.maxFilesPerTrigger makes" in status["next_run_error"]
-    assert app.run(["run", str(bench.spec)]) == 2
+    assert cli.main(["run", str(bench.spec)]) == 2
     assert status["next_run_error"] in " ".join(capsys.readouterr().err.split())
 
 
@@ -158,7 +158,7 @@ def test_a_batch_that_rules_do_not_pass_is_told(tmp_path, capsys, monkeypatch, l
     write_deltalake(
         str(tmp_path / "source"), pa.table({"t": [3, 25], "v": [least, 2.0], "k": ["a", "a"]}), mode="overwrite", schema_mode="overwrite"
     )
-    assert app.run(["run", str(bench.spec)]) == code
+    assert cli.main(["run", str(bench.spec)]) == code
     assert says in " ".join(capsys.readouterr().err.split())
 
 
@@ -203,7 +203,7 @@ def test_a_column_that_is_not_there_is_refused_before_a_first_batch_is_planned(t
     assert says in status["next_run_error"]
     assert (status["versions_waiting"], status["next_run_exit_code"]) == (1, 2)
     assert not (tmp_path / "sink.windowmill").exists()
-    assert app.run(["run", str(bench.spec)]) == 2
+    assert cli.main(["run", str(bench.spec)]) == 2
     assert not bench.ledger.count
 
 
@@ -237,17 +237,17 @@ TWO = [TENS, TENS | {"name": "z", "size": 20}]
 def test_results_of_several_windows_or_revisions_are_no_events(tmp_path, capsys, first, filter_, says):
     upper = pipeline_of(tmp_path, "upper", **first)
     write_deltalake(str(tmp_path / "source"), pa.table({"t": [1, 12, 99], "k": ["a", "b", "a"]}))
-    assert app.run(["run", upper]) == 0
+    assert cli.main(["run", upper]) == 0
     lower = pipeline_over(tmp_path, "sink", source={"filter": filter_} if filter_ else {}, aggregates={"s": {"sum": "n"}})
     DeltaTable(str(tmp_path / "sink")).optimize.compact()
     for command in (["validate", lower, "--source"], ["backfill", lower, "--from", "0", "--to", "50"], ["run", lower]):
         capsys.readouterr()
-        assert app.run(command) == (0 if says is None else 2), command
+        assert cli.main(command) == (0 if says is None else 2), command
         told = " ".join(capsys.readouterr().err.split())
         assert says is None or (says in told and "source.path: " in told)
     # A copy of what the view shows is a table like any other, also one that has all columns.
     write_deltalake(str(tmp_path / "copy"), DeltaTable(str(tmp_path / "sink")).to_pyarrow_table())
-    assert app.run(["run", pipeline_over(tmp_path, "copy")]) == 0
+    assert cli.main(["run", pipeline_over(tmp_path, "copy")]) == 0
 
 
 def test_a_sink_that_a_restatement_has_revised_is_no_source_any_more(tmp_path, capsys):
@@ -255,9 +255,9 @@ def test_a_sink_that_a_restatement_has_revised_is_no_source_any_more(tmp_path, c
     upper = pipeline_of(tmp_path, "upper", source={"path": source, "changes": "restate"}, checkpoints={"path": str(tmp_path / "own")})
     write_deltalake(source, pa.table({"t": [1, 12, 99], "k": ["a", "a", "a"]}))
     lower = pipeline_over(tmp_path, "sink")
-    assert [app.run(["run", spec]) for spec in (upper, lower)] == [0, 0]
+    assert [cli.main(["run", spec]) for spec in (upper, lower)] == [0, 0]
     DeltaTable(source).update({"t": "2"}, predicate="t = 12")
-    assert app.run(["run", upper]) == 0
+    assert cli.main(["run", upper]) == 0
     capsys.readouterr()
-    assert app.run(["run", lower]) == 2
+    assert cli.main(["run", lower]) == 2
     assert "has rows of revisions, each of which would count: read a sink" in capsys.readouterr().err

@@ -12,12 +12,10 @@ import pytest
 from pyspark.sql.types import ArrayType, LongType, MapType, StringType, StructField, StructType
 
 from windowmill.jobs.commands.doctor import check_server
-from windowmill.jobs.spark import failures, remote, session
-from windowmill.jobs.spark.access import holds_text, sql_type
+from windowmill.jobs.spark import connect_server, failures, remote, session
+from windowmill.jobs.spark.access import Shipment, holds_text, plugins_zip, sql_type
 from windowmill.jobs.spark.remote import ServerFacts, kept_session
-from windowmill.jobs.spark.shipment import Shipment, plugins_zip
 from windowmill.jobs.spark.spark_settings import DELTA_EXTENSION, SERVER
-from windowmill.jobs.warm import connect_server
 from windowmill.windowing.errors import MachineError, ServerGoneError
 
 

@@ -31,7 +31,7 @@ from windowmill.jobs.commands.summaries import status_of
 from windowmill.jobs.report import ChartSelection, quality, write_report
 from windowmill.jobs.report.cost import Month, figures_of, median_seconds
 from windowmill.jobs.report.curves import Limit, bars_of, read_curves
-from windowmill.jobs.report.freshness import freshness_of
+from windowmill.jobs.report.page import freshness_of
 from windowmill.jobs.report.quality import read_quality
 from windowmill.jobs.report.queries import ReportError, open_table, read_quarantine
 from windowmill.windowing.axis import to_us

@@ -27,7 +27,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
 from windowmill.jobs.sources.base import open_source
-from windowmill.jobs.verify import check, compare, plain
+from windowmill.jobs.verify import check, plain
 from windowmill.jobs.verify.source_rows import LocalReader, SourceFiles
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.errors import HeldError
@@ -169,7 +169,7 @@ def test_a_sample_has_the_rows_that_readers_see(tmp_path, capsys):
     assert any(row["revision"] for row in rows)
 
     def sampled(number: int, seed: int, ends: tuple[int | None, int | None] = (None, None)) -> set[Any]:
-        found = compare.sample(str(tmp_path / "sink"), pipeline, number=number, seed=seed, ends=ends, through=2)
+        found = check.sample(str(tmp_path / "sink"), pipeline, number=number, seed=seed, ends=ends, through=2)
         assert found.keys.column("k").to_pylist() == [key for row in found.rows for key in row.key]
         return {(row.key, row.window, row.start, row.end, row.trigger, row.revision) for row in found.rows}
 

@@ -23,8 +23,7 @@ import pyspark
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
-from windowmill.jobs.spark.jars import Jar, fetch_jars
-from windowmill.jobs.spark.java import find_java
+from windowmill.jobs.spark.jars import Jar, fetch_jars, find_java
 
 VERSION = "4.2.0"
 USER, PASSWORD = "reader", "hunter2hunter2"

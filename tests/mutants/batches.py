@@ -151,7 +151,7 @@ MUTANTS = {
         ),
     ],
     f"{GATE}a_rule_that_cannot_be_evaluated_is_broken_and_weighs_as_much": [
-        ("broken-rule-passes", "expectations.gate:verdict", instead('_1.outcome != "passed"', '_1.outcome == "failed"')),
+        ("broken-rule-passes", "expectations.gate:validate", instead('_1.outcome != "passed"', '_1.outcome == "failed"')),
     ],
     f"{REVISED_BATCHES}revisions_are_those_of_the_oracle": [
         ("closed-windows-revised", "windowing.kernels.slices:late_windows", instead("max(_1, _ - _, _2)", "max(_1, _2)")),

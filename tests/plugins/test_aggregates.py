@@ -19,7 +19,7 @@ from tests.windowing.kernel_algebra import made_of
 from windowmill import aggregate
 from windowmill.jobs.cli import main
 from windowmill.jobs.spark.session import ship_modules
-from windowmill.jobs.user_code import check_modules, module_digests
+from windowmill.jobs.user_code import check_code, module_digests
 from windowmill.testing import check_aggregate, try_pipeline
 from windowmill.windowing.aggregates import aggregate_for
 from windowmill.windowing.catalogue import parse_aggregate
@@ -187,18 +187,18 @@ def average(plug, tmp_path, monkeypatch):
 
 def test_an_edited_recipe_is_refused(average, tmp_path):
     planned = plan(3, modules=module_digests(average))
-    check_modules(average, planned)
+    check_code(average, planned)
     with (tmp_path / "mean_recipes.py").open("a") as file:
         file.write("# edited\n")
     with pytest.raises(CodeChangedError, match="module mean_recipes is not the one that batch 3 ran"):
-        check_modules(average, planned)
+        check_code(average, planned)
 
 
 def test_an_aggregate_that_another_module_registers_now_is_refused(plug, average):
     planned = plan(3, modules=module_digests(average))
     plug("means_two")
     with pytest.raises(CodeChangedError, match="module means_one, which batch 3 ran, no longer registers what the spec names"):
-        check_modules(average, planned)
+        check_code(average, planned)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from windowmill.jobs.spark.spark_settings import CONNECT_MODE, DELTA_CONF, RELEA
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.settings import MASTER
 
-WARMING = "windowmill.jobs.warm.warm_up"
+WARMING = "windowmill.jobs.warm_up"
 START_SECONDS, WARM_SECONDS, STOP_SECONDS = 120.0, 600.0, 10.0
 LOOK_SECONDS, MEMORY_SECONDS = 0.5, 10.0
 #: Seconds for which the kernel still lists a connection that has been closed (TIME_WAIT).

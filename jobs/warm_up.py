@@ -1,4 +1,4 @@
-"""Warms up the Spark Connect server that ``SPARK_REMOTE`` names: ``python -m windowmill.jobs.warm.warm_up``.
+"""Warms up the Spark Connect server that ``SPARK_REMOTE`` names: ``python -m windowmill.jobs.warm_up``.
 
 Runs small pipelines by slices and by positions in a temporary folder, a few batches each, so that the server has loaded and compiled what
 the run of a small batch needs, and its Python workers the kernels. The same windows are also computed over a DataFrame.
@@ -11,7 +11,7 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from deltalake import write_deltalake
@@ -20,15 +20,12 @@ from rich.console import Console
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.dataframe import aggregate
+from windowmill.jobs.spark.access import Shipment, SparkSession
 from windowmill.jobs.spark.remote import attach
-from windowmill.jobs.spark.shipment import Shipment
 from windowmill.jobs.spark.spark_settings import RUNTIME_CONF, SERVER
 from windowmill.windowing.errors import WindowmillError
 from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.specfile import parse_pipeline
-
-if TYPE_CHECKING:
-    from windowmill.jobs.spark.access import SparkSession
 
 #: Batches of each pipeline, and rows of a batch.
 ROUNDS, ROWS = 3, 1_000
