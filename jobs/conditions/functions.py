@@ -71,10 +71,6 @@ class Evaluator:
         """A constant of ``kind``."""
         return Value(repeated(constant, kind, self.n), None, constant, unit)
 
-    def with_columns(self, columns: Mapping[str, pa.Array], rows: pa.Array, n: int) -> Evaluator:
-        """The evaluation of a lambda: over these ``rows``, repeated or left out, with parameters in front of the columns."""
-        return Evaluator({**{name: array.take(rows) for name, array in self.columns.items()}, **columns}, n)
-
 
 def as_truth(found: Value) -> Value:
     """A value as the truth of a condition; raises ``OutsideError`` if it is none."""

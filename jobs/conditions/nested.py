@@ -10,19 +10,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
-from sqlglot import exp
 
 from windowmill.jobs.conditions import evaluated
 from windowmill.jobs.conditions.casts import cast, cast_to_common, holds
 from windowmill.jobs.conditions.evaluated import (
-    BOOL,
     INT,
     NULL,
     Computed,
     Mask,
     Value,
     applied,
-    at,
     either,
     is_whole,
     mask_of,
@@ -213,50 +210,3 @@ def _array(call: Call) -> Value:
     offsets = pa.array(np.arange(n + 1, dtype=np.int32) * count)
     failed = either(*(value.failed for value in values))
     return Value(pa.ListArray.from_arrays(offsets, items, mask=None if failed is None else pa.array(failed)), failed)
-
-
-@calls("exists", "forall", "filter", "transform")
-def _with_lambda(call: Call) -> Value:
-    if len(call.nodes) != 2 or not isinstance(call.nodes[1], exp.Lambda) or len(call.nodes[1].expressions) != 1:
-        raise outside(f"{call.name}() of other than an array and a lambda of one parameter")
-    value, lambda_ = call.own.value(call.nodes[0]), call.nodes[1]
-    if not pa.types.is_list(value.kind):
-        raise call.refused(value)
-    places, rows = _places(value.array)
-    inner = call.own.with_columns({lambda_.expressions[0].name: value.array.values.take(pa.array(places))}, pa.array(rows), len(rows))
-    found = inner.value(lambda_.this) if call.name == "transform" else inner.truth(lambda_.this)
-    if call.name in ("exists", "forall"):
-        return _any_or_all(value, found, rows, decided=call.name == "exists")
-    kept = np.ones(len(rows), np.bool_) if call.name == "transform" else holds(found.array)
-    items = found.array if call.name == "transform" else value.array.values.take(pa.array(places[kept]))
-    counts = np.bincount(rows[kept], minlength=call.own.n) if len(rows) else np.zeros(call.own.n, np.int64)
-    offsets = pa.array(np.concatenate([[0], np.cumsum(counts)]).astype(np.int32))
-    null = ~value.valid
-    failed = either(value.failed, _of_rows(found.failed, rows, call.own.n))
-    null = null if failed is None else null | failed
-    return Value(pa.ListArray.from_arrays(offsets, items, mask=pa.array(null)), failed)
-
-
-def _of_rows(failed: Mask | None, rows: npt.NDArray[Any], n: int) -> Mask | None:
-    if failed is None:
-        return None
-    own = np.zeros(n, np.bool_)
-    own[rows[failed]] = True
-    return own
-
-
-def _any_or_all(value: Value, found: Value, rows: npt.NDArray[Any], *, decided: bool) -> Value:
-    """``exists`` or ``forall``: items are evaluated in order until one decides."""
-    n = len(value.array)
-    decides = holds(found.array if decided else pc.invert(found.array))
-    first = np.full(n, len(rows))
-    np.minimum.at(first, rows[decides], np.flatnonzero(decides))
-    is_decided, unknown = first < len(rows), np.zeros(n, np.bool_)
-    unknown[rows[mask_of(found.array.is_null())]] = True
-    own = None
-    if found.failed is not None:
-        own = _of_rows(at(found.failed, np.arange(len(rows)) < first[rows]), rows, n)
-    failed = either(value.failed, own)
-    null = ~value.valid | (unknown & ~is_decided)
-    answer = is_decided if decided else ~is_decided
-    return Value(pa.array(answer, BOOL, mask=null if failed is None else null | failed), failed)

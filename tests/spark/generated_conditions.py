@@ -157,8 +157,6 @@ class Grammar:
             lambda: f"{self._text(below)} {self._one('ilike', 'not ilike')} {self._one(*_PATTERNS)}",
             lambda: f"array_contains(l, {self._int(below)})",
             lambda: f"array_contains({self._one('w', 'split(x, chr)').replace('chr', chr(39) + ',' + chr(39))}, {self._text(below)})",
-            lambda: f"exists(l, y_ -> y_ {self._one(*_COMPARISONS)} {self._int(below)})",
-            lambda: f"forall(w, y_ -> y_ {self._one(*_COMPARISONS)} {self._text(below)})",
             lambda: f"{self._any(below)} is {self._one('', 'not ')}distinct from {self._any(below)}",
             lambda: self._choice(below, self._truth),
         )
