@@ -245,12 +245,6 @@ def _bits(own: Evaluator, node: Any) -> Value:
     return applied(function, values)
 
 
-@rule(exp.HexString)
-def _octets(own: Evaluator, node: exp.HexString) -> Value:
-    digits = str(node.this)
-    return own.constant(bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), evaluated.BINARY)
-
-
 @rule(exp.Like, exp.ILike, exp.Escape)
 def _pattern(own: Evaluator, node: exp.Expr) -> Value:
     escape, inner = "\\", node

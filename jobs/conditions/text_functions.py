@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import re
-import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,11 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions.evaluated import (
-    BINARY,
     BOOL,
     INT,
     LONG,
-    NULL,
     TEXT,
     Computed,
     OutsideError,
@@ -29,7 +22,6 @@ from windowmill.jobs.conditions.evaluated import (
     by_rows,
     by_value,
     either,
-    is_whole,
     outside,
     without,
 )
@@ -258,14 +250,6 @@ _TEXTS = pa.list_(TEXT)
 
 function("length", "char_length", "character_length", "len", takes=[text])(pc.utf8_length)
 function("reverse", takes=[text])(pc.utf8_reverse)
-
-
-@calls("octet_length", "bit_length")
-def _bytes(call: Call) -> Value:
-    [value] = call.values(1, 1)
-    bits = 8 if call.name == "bit_length" else 1
-    own = value if value.kind == BINARY else text(value)
-    return applied(lambda array: pc.multiply(pc.binary_length(array), pa.scalar(bits, INT)), [own])
 
 
 def _cased(ascii_kernel: Callable[[pa.Array], pa.Array], whole_text: Callable[[str], str]) -> Callable[[pa.Array], Computed]:
@@ -515,43 +499,3 @@ def _split_by(compiled: re.Pattern[str], each: str, limit: int) -> list[str]:
         parts.append(each[place : found.start()])
         place = found.end()
     return [*parts, each[place:]]
-
-
-_SHA2 = {0: "sha256", 224: "sha224", 256: "sha256", 384: "sha384", 512: "sha512"}
-
-
-def octets(value: Value) -> Value:
-    """An argument that is bytes, or a text as its bytes."""
-    if value.kind not in (TEXT, BINARY, NULL):
-        raise outside("bytes", value.kind)
-    return applied(lambda array: array.cast(BINARY), [value])
-
-
-def _from_hex(digits: str) -> bytes | None:
-    with suppress(ValueError):
-        return binascii.unhexlify(digits if len(digits) % 2 == 0 else "0" + digits)
-    return None
-
-
-each_row("md5", of=lambda each: hashlib.md5(each, usedforsecurity=False).hexdigest(), takes=[octets])
-each_row("sha1", "sha", of=lambda each: hashlib.sha1(each, usedforsecurity=False).hexdigest(), takes=[octets])
-each_row("crc32", of=zlib.crc32, takes=[octets], kind=LONG)
-each_row("base64", of=lambda each: base64.b64encode(each).decode(), takes=[octets])
-each_row("unhex", of=_from_hex, takes=[text], kind=BINARY)
-
-
-@calls("sha2")
-def _sha2(call: Call) -> Value:
-    value, bits = call.values(2, 2)
-    if not isinstance(bits.literal, int):
-        raise outside("sha2() of a changing number of bits")
-    name = _SHA2.get(bits.literal)
-    return applied(lambda array: by_value(array, lambda each: hashlib.new(name, each).hexdigest() if name else None, TEXT), [octets(value)])
-
-
-@calls("hex")
-def _hex(call: Call) -> Value:
-    [value] = call.values(1, 1)
-    if is_whole(value.kind):
-        return applied(lambda array: by_value(array, lambda each: f"{each & (1 << 64) - 1:X}", TEXT), [value])
-    return applied(lambda array: by_value(array, lambda each: each.hex().upper(), TEXT), [octets(value)])

@@ -256,7 +256,7 @@ class Grammar:
             lambda: f"split({self._text(below)}, {self._one(*_REGULAR)})[{self._one('0', '1')}]",
             lambda: f"{self._one('lpad', 'rpad')}({self._text(below)}, 4, {self._one(*_QUOTED)})",
             lambda: f"date_format({self._instant(below)}, {self._one(chr(39) + 'yyyy-MM-dd HH' + chr(39), chr(39) + 'yyyyMM' + chr(39))})",
-            lambda: self._one("r.q", "w[0]", "get(w, 1)", "reverse(x)", "trim(both 'a' from x)", "translate(x, 'ab', 'B')", "md5(u)"),
+            lambda: self._one("r.q", "w[0]", "get(w, 1)", "reverse(x)", "trim(both 'a' from x)", "translate(x, 'ab', 'B')"),
             lambda: self._choice(below, self._text),
         )
 
