@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.jobs.conditions import evaluated
-from windowmill.jobs.conditions.casts import cast, cast_to_common, holds
+from windowmill.jobs.conditions.casts import cast, holds
 from windowmill.jobs.conditions.evaluated import (
     INT,
     NULL,
@@ -20,15 +19,13 @@ from windowmill.jobs.conditions.evaluated import (
     Mask,
     Value,
     applied,
-    either,
     is_whole,
     mask_of,
     numbers_of,
     outside,
-    without,
 )
 from windowmill.jobs.conditions.functions import Call, calls
-from windowmill.jobs.conditions.numbers import compared, extreme
+from windowmill.jobs.conditions.numbers import compared
 
 
 def field_of(value: Value, name: str) -> Value:
@@ -159,54 +156,3 @@ def _contains_key(call: Call) -> Value:
         raise call.refused(value, wanted)
 
     return applied(lambda maps, each: pa.array(_first_equal(maps, maps.keys, each)[0] >= 0), [value, wanted])
-
-
-@calls("map_keys", "map_values")
-def _of_map(call: Call) -> Value:
-    [value] = call.values(1, 1)
-    if not pa.types.is_map(value.kind):
-        raise call.refused(value)
-
-    def found(maps: pa.Array) -> Computed:
-        places, _ = _places(maps)
-        items = (maps.keys if call.name == "map_keys" else maps.items).take(pa.array(places))
-        return pa.ListArray.from_arrays(pa.array(np.concatenate([[0], np.cumsum(_lengths(maps))]).astype(np.int32)), items)
-
-    return applied(found, [value])
-
-
-@calls("array_position")
-def _position(call: Call) -> Value:
-    value, wanted = call.values(2, 2)
-    _check_wanted(call, value, wanted)
-
-    return applied(lambda lists, each: pa.array(_first_equal(lists, lists.values, each)[0] + 1), [value, wanted])
-
-
-@calls("array_min", "array_max")
-def _extreme(call: Call) -> Value:
-    [value] = call.values(1, 1)
-    if not pa.types.is_list(value.kind) or not (evaluated.is_number(value.kind.value_type) or value.kind.value_type == evaluated.TEXT):
-        raise call.refused(value)
-    kind, name = value.kind.value_type, "greatest" if call.name == "array_max" else "least"
-    longest = int(_lengths(value.array).max(initial=0))
-    # One column for each place: greatest() leaves out nulls, and knows the order.
-    places = [applied(lambda lists, n=n: _items_at(lists, n), [Value(value.array)]) for n in range(longest)]
-    found = reduce(lambda one, other: extreme(name, [one, other]), places) if places else Value(pa.nulls(len(value.array), kind))
-    return Value(without(found.array, value.failed), value.failed)
-
-
-def _items_at(lists: pa.Array, place: int) -> pa.Array:
-    missing = _lengths(lists) <= place
-    return lists.values.take(pa.array(lists.offsets.to_numpy()[:-1].astype(np.int64) + place, mask=missing))
-
-
-@calls("array")
-def _array(call: Call) -> Value:
-    values = cast_to_common(*call.values(1), what="array()")
-    n, count = call.own.n, len(values)
-    places = np.arange(n * count).reshape(count, n).T.reshape(-1) if n else np.arange(0)
-    items = pa.concat_arrays([value.array for value in values]).take(pa.array(places))
-    offsets = pa.array(np.arange(n + 1, dtype=np.int32) * count)
-    failed = either(*(value.failed for value in values))
-    return Value(pa.ListArray.from_arrays(offsets, items, mask=None if failed is None else pa.array(failed)), failed)

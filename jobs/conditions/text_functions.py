@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -310,35 +310,14 @@ def _concat(call: Call) -> Value:
 
 @calls("concat_ws")
 def _concat_with(call: Call) -> Value:
-    given = call.values(2)
-    values = [text(given[0]), *(value if value.kind == _TEXTS else text(value) for value in given[1:])]
-    if any(value.kind == _TEXTS for value in values):
-        return _joined_items(values)
-    separator, first, *parts = (value.array for value in values)
-    joined = first
+    values = [text(value) for value in call.values(2)]
+    separator, joined, *parts = (value.array for value in values)
     for part in parts:
-        both = pc.binary_join_element_wise(joined, part, separator)
-        joined = pc.coalesce(both, joined, part)
+        # Arrow's own way to skip nulls drops rows of nulls alone.
+        joined = pc.coalesce(pc.binary_join_element_wise(joined, part, separator), joined, part)
     joined = pc.if_else(pc.is_null(separator), pa.scalar(None, TEXT), pc.fill_null(joined, ""))
     failed = either(*(value.failed for value in values))
     return Value(without(joined, failed), failed)
-
-
-def _joined_items(values: Sequence[Value]) -> Value:
-    """Texts, and items of arrays of texts, joined by the separator, which comes first; nulls are left out."""
-    failed = either(*(value.failed for value in values))
-    rows = zip(*(value.array.to_pylist() for value in values), strict=True)
-    each_row = ((row[0], [item for part in row[1:] for item in (part if isinstance(part, list) else [part])]) for row in rows)
-    found = [None if separator is None else separator.join(item for item in items if item is not None) for separator, items in each_row]
-    return Value(without(pa.array(found, TEXT), failed), failed)
-
-
-@calls("array_join")
-def _array_join(call: Call) -> Value:
-    items, separator = call.values(2, 2)
-    if items.kind != _TEXTS:
-        raise call.refused(items)
-    return applied(lambda *arrays: _joined_items([text(separator), *map(Value, arrays[:1])]).array, [items, text(separator)])
 
 
 @calls("locate", "position")
