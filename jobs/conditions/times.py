@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
 
-from windowmill.jobs.conditions.casts import cast, date_of, date_text, days_of, seconds_ahead, zone_of
+from windowmill.jobs.conditions.casts import cast, date_of, date_text, days_of
 from windowmill.jobs.conditions.evaluated import (
     DATE,
     DOUBLE,
@@ -43,7 +43,7 @@ from windowmill.jobs.conditions.numbers import exactly
 from windowmill.jobs.instants import MONTH_NAMES, PatternError, pattern_of
 
 if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
+    pass
 
 
 Ints = npt.NDArray[np.int64]
@@ -396,43 +396,6 @@ def _make_date(years: pa.Array, months: pa.Array, days: pa.Array) -> Computed:
         except (ValueError, OverflowError):
             failed[number] = True
     return array_of(found, DATE), failed
-
-
-def _zone(value: Value, name: str) -> ZoneInfo | int:
-    try:
-        return zone_of(literal_of(value, name))
-    except ValueError as err:
-        raise outside(f"the zone {value.literal!r}", instead="a name such as Europe/Paris, or +02:00") from err
-
-
-def _moved(value: Value, origin: ZoneInfo | int, target: ZoneInfo | int) -> Value:
-    """Times on the wall clock of ``origin`` as those of ``target``."""
-
-    def moved(micros: int) -> int:
-        seconds, fraction = divmod(micros, SECOND)
-        seconds -= seconds_ahead(origin, seconds, local=True)
-        found = (seconds + seconds_ahead(target, seconds, local=False)) * SECOND + fraction
-        if not -(2**63) <= found < 2**63:
-            raise ValueError(micros)
-        return found
-
-    return applied(lambda times: by_value(times, moved, value.kind), [value])
-
-
-@calls("from_utc_timestamp", "to_utc_timestamp")
-def _from_utc(call: Call) -> Value:
-    value, named = call.values(2, 2)
-    zone = _zone(named, call.name)
-    value = cast(value, INSTANT)
-    return _moved(value, 0, zone) if call.name == "from_utc_timestamp" else _moved(value, zone, 0)
-
-
-@calls("convert_timezone")
-def _convert(call: Call) -> Value:
-    origin, target, value = call.values(3, 3)
-    if value.kind not in (LOCAL_TIME, TEXT):
-        raise call.refused(value)
-    return _moved(cast(value, LOCAL_TIME), _zone(origin, call.name), _zone(target, call.name))
 
 
 #: Months of an interval's unit; other units are of :data:`CLOCK`.
