@@ -281,8 +281,6 @@ def _choice(own: Evaluator, node: exp.If | exp.Case) -> Value:
 #: Calls, and what is written otherwise but is one: the function's name and its arguments.
 _CALLS: Mapping[type, Callable[[Any], tuple[str, Sequence[exp.Expr | None]]]] = {
     exp.Anonymous: lambda node: (str(node.this).lower(), node.expressions),
-    exp.BitwiseLeftShift: lambda node: ("shiftleft", [node.left, node.right]),
-    exp.BitwiseRightShift: lambda node: ("shiftright", [node.left, node.right]),
     exp.DPipe: lambda node: ("concat", [node.left, node.right]),
     exp.RegexpLike: lambda node: ("rlike", [node.this, node.expression]),
     exp.Substring: lambda node: ("substring", [node.this, node.args.get("start"), node.args.get("length")]),

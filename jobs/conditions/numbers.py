@@ -503,26 +503,6 @@ def _rounded_floats(array: pa.Array, scale: int, mode: str) -> Computed:
     return array_of(np.where((found == 0) & np.isfinite(numbers), 0.0, found).astype(array.type.to_pandas_dtype()), array.type)
 
 
-_SHIFTS: dict[str, Callable[..., npt.NDArray[Any]]] = {"shiftleft": np.left_shift, "shiftright": np.right_shift}
-
-
-@calls("shiftleft", "shiftright", "shiftrightunsigned")
-def _shifted(call: Call) -> Value:
-    value, by = call.values(2, 2)
-    if not is_whole(value.kind) or not is_whole(by.kind) or by.kind == LONG:
-        raise call.refused(value, by)
-    value = value if value.kind == LONG else cast(value, INT)
-
-    def shifted(array: pa.Array, places: pa.Array) -> Computed:
-        numbers, bits = numbers_of(array), numbers_of(places) & (array.type.bit_width - 1)
-        if call.name == "shiftrightunsigned":
-            unsigned = numbers.view(f"u{numbers.dtype.itemsize}")
-            return array_of((unsigned >> bits.astype(unsigned.dtype)).view(numbers.dtype), array.type)
-        return array_of(_SHIFTS[call.name](numbers, bits.astype(numbers.dtype)), array.type)
-
-    return applied(shifted, [value, by])
-
-
 @calls("greatest", "least")
 def _extreme(call: Call) -> Value:
     given = call.values(2)

@@ -437,22 +437,6 @@ def _regexp_replace(call: Call) -> Value:
     return applied(lambda texts: by_value(texts, lambda each: compiled.sub(replaced, each), TEXT), [text(subject)])
 
 
-@calls("regexp_count", "regexp_substr", "regexp_instr")
-def _regexp_found(call: Call) -> Value:
-    subject, written = call.values(2, 2)
-    compiled = pattern_of(literal_of(written, call.name)).compiled
-
-    def found(each: str) -> int | str | None:
-        if call.name == "regexp_count":
-            return sum(1 for _ in compiled.finditer(each))
-        first = compiled.search(each)
-        if call.name == "regexp_instr":
-            return 0 if first is None else len(each[: first.start()].encode("utf-16-le")) // 2 + 1  # as Java counts
-        return None if first is None else first[0]
-
-    return applied(lambda texts: by_value(texts, found, TEXT if call.name == "regexp_substr" else INT), [text(subject)])
-
-
 @calls("split")
 def _split(call: Call) -> Value:
     subject, written, *rest = call.values(2, 3)
