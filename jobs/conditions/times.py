@@ -17,7 +17,6 @@ from sqlglot import exp
 from windowmill.jobs.conditions.casts import cast, date_of, date_text, days_of
 from windowmill.jobs.conditions.evaluated import (
     DATE,
-    DOUBLE,
     INSTANT,
     INT,
     INTERVAL,
@@ -209,38 +208,6 @@ def _last_day(dates: pa.Array) -> Computed:
     return array_of(_first_days(_months(days_in(dates)) + 1) - 1, DATE)
 
 
-@calls("next_day")
-def _next_day(call: Call) -> Value:
-    value, named = call.values(2, 2)
-    name = literal_of(named, call.name).lower()
-    day = next((number for number, each in enumerate(map(str.lower, WEEKDAYS)) if name in (each, each[:2], each[:3])), None)
-    if day is None:
-        raise outside(f"next_day() of {named.literal!r}")
-
-    def next_one(dates: pa.Array) -> Computed:
-        days = days_in(dates)
-        return array_of(days + (day - _weekday(days) - 1) % 7 + 1, DATE)
-
-    return applied(next_one, [date(value)])
-
-
-@calls("months_between")
-def _months_between(call: Call) -> Value:
-    one, other, *exact = call.values(2, 3)
-    if exact and exact[0].literal is not True:
-        raise outside("months_between() without rounding")
-    return applied(_months_apart, [cast(instant(one), INSTANT), cast(instant(other), INSTANT)])
-
-
-def _months_apart(one: pa.Array, other: pa.Array) -> Computed:
-    (day, time), (day_, time_) = (np.divmod(numbers_of(each).astype(np.int64), DAY) for each in (one, other))
-    months, days = _months(day) - _months(day_), _day_of_month(day) - _day_of_month(day_)
-    last = (_first_days(_months(each) + 1) - 1 == each for each in (day, day_))
-    seconds = days * 86_400 + time // SECOND - time_ // SECOND
-    found = np.where((days == 0) | np.logical_and(*last), months, months + seconds / (31 * 86_400))
-    return array_of(np.floor(np.abs(found) * 1e8 + 0.5) / 1e8 * np.sign(found), DOUBLE)
-
-
 def _small(value: Value) -> Value:
     if value.kind == LONG and (value.literal is None or not -(2**31) <= value.literal < 2**31):
         raise outside("a number of days", LONG, instead="cast(… as int)")
@@ -374,28 +341,6 @@ def _of_unix(call: Call) -> Value:
         raise call.refused(value)
     zero, unit = repeated(0, LONG, call.own.n).view(INSTANT), _SINCE_1970[call.name.removeprefix("timestamp_")]
     return applied(lambda array: later(zero, numbers_of(array).astype(np.int64), unit), [whole(LONG)(value)])
-
-
-@calls("unix_date")
-def _unix_date(call: Call) -> Value:
-    [value] = call.values(1, 1)
-    if value.kind != DATE:
-        raise call.refused(value)
-    return applied(lambda dates: dates.view(pa.int32()), [value])
-
-
-function("date_from_unix_date", takes=[whole()])(lambda days: days.view(DATE))
-
-
-@function("make_date", takes=[whole(), whole(), whole()])
-def _make_date(years: pa.Array, months: pa.Array, days: pa.Array) -> Computed:
-    found, failed = np.zeros(len(years), np.int32), np.zeros(len(years), np.bool_)
-    for number, parts in enumerate(zip(*map(numbers_of, (years, months, days)), strict=True)):
-        try:
-            found[number] = days_of(*map(int, parts))
-        except (ValueError, OverflowError):
-            failed[number] = True
-    return array_of(found, DATE), failed
 
 
 #: Months of an interval's unit; other units are of :data:`CLOCK`.
@@ -536,12 +481,6 @@ def formatted(value: Value, written: str) -> Value:
         return "".join(_WRITTEN[part](days, of_day) if part in _WRITTEN else _unquoted(part) for part in parts)
 
     return applied(lambda array: by_value(array, shown, TEXT), [cast(instant(value), INSTANT)])
-
-
-@calls("dayname", "monthname")
-def _name(call: Call) -> Value:
-    [value] = call.values(1, 1)
-    return formatted(date(value), "E" if call.name == "dayname" else "MMM")
 
 
 def _unquoted(part: str) -> str:

@@ -190,7 +190,7 @@ class Grammar:
             lambda: f"{self._one('floor', 'ceil')}({self._one(self._float(below), self._int(below))})",
             lambda: f"datediff({self._instant(below)}, {self._instant(0)})",
             lambda: f"timestampdiff({self._one(*_UNITS)}, {self._instant(below)}, {self._instant(0)})",
-            lambda: f"{self._one('unix_timestamp', 'unix_micros', 'unix_date')}({self._one('t', 'd', 'm')})",
+            lambda: f"{self._one('unix_timestamp', 'unix_micros')}({self._one('t', 'd', 'm')})",
             lambda: f"{self._one('size(l)', 'size(w)', 'l[0]', 'l[1]', 'get(l, 1)', 'element_at(l, -1)')}",
             lambda: self._one("r.p", "e['a']", "element_at(e, 'c')", "size(e)", "e[s]"),
             lambda: f"{self._one('instr', 'locate')}({self._text(below)}, {self._text(0)})",
@@ -272,7 +272,7 @@ class Grammar:
             lambda: f"{self._one('date_add', 'date_sub', 'add_months')}({self._instant(depth - 1)}, {self._one('1', 'h', 'k', '-3')})",
             lambda: f"{self._one('to_date', 'to_timestamp', 'date', 'last_day', 'try_to_timestamp')}({self._one('v', 't', 'd', 's')})",
             lambda: f"timestampadd({self._one(*_UNITS)}, {self._one('1', 'h', '-2')}, {self._instant(depth - 1)})",
-            lambda: self._one("timestamp_seconds(j)", "timestamp_millis(i)", "make_date(2024, h, 1)", "date_from_unix_date(k)"),
+            lambda: self._one("timestamp_seconds(j)", "timestamp_millis(i)"),
             lambda: self._choice(depth - 1, self._instant),
         )
 
