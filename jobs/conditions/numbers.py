@@ -355,16 +355,6 @@ def _named_cast(call: Call) -> Value:
     return cast(value, _CASTS[call.name])
 
 
-@calls("positive")
-def _positive(call: Call) -> Value:
-    [value] = call.values(1, 1)
-    if value.kind in (TEXT, NULL):
-        return cast(value, DOUBLE)
-    if not is_number(value.kind) and value.kind != INTERVAL:
-        raise call.refused(value)
-    return value
-
-
 of_values("abs", 1, absolute)
 of_values("negative", 1, negative)
 of_values("mod", 2, partial(arithmetic, "%"))
@@ -403,15 +393,6 @@ def _is_nan(call: Call) -> Value:
     [value] = call.values(1, 1)
     value = value if value.kind == FLOAT else _double(value)
     return Value(without(pc.fill_null(pc.is_nan(value.array), False), value.failed), value.failed)
-
-
-@calls("nanvl")
-def _nan_else(call: Call) -> Value:
-    value, other = cast_to_common(*call.values(2, 2))
-    if value.kind not in (FLOAT, DOUBLE):
-        raise call.refused(value, other)
-    nan = holds(pc.is_nan(value.array))
-    return chosen([nan, ~nan], [other, value], value.kind)
 
 
 @calls("power", "pow")
@@ -575,11 +556,3 @@ def _if(call: Call) -> Value:
     if len(call.nodes) != 3:
         raise OutsideError("if() of other than three arguments")
     return choice([call.own.truth(call.nodes[0])], [call.own.value(node) for node in call.nodes[1:]])
-
-
-@calls("decode")
-def _decode(call: Call) -> Value:
-    value, *given = call.values(3)
-    if len(given) % 2 == 0:
-        raise outside("decode() without a default", instead="a default as its last argument")
-    return choice([same(value, each) for each in given[:-1:2]], [*given[1::2], given[-1]])

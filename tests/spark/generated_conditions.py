@@ -212,7 +212,7 @@ class Grammar:
             lambda: f"-({self._float(below)})",
             lambda: f"sqrt({self._one(self._float(below), self._int(below))})",
             lambda: f"round({self._float(below)}, {self._one('0', '1', '2')})",
-            lambda: f"{self._one('greatest', 'least', 'nanvl')}({self._float(below)}, {self._float(0)})",
+            lambda: f"{self._one('greatest', 'least')}({self._float(below)}, {self._float(0)})",
             lambda: f"power({self._float(below)}, 2)",
             lambda: f"sign({self._float(below)})",
             lambda: f"try_divide({self._int(below)}, {self._float(0)})",
