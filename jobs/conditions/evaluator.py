@@ -247,22 +247,11 @@ def _bits(own: Evaluator, node: Any) -> Value:
 
 @rule(exp.Like, exp.ILike, exp.Escape)
 def _pattern(own: Evaluator, node: exp.Expr) -> Value:
-    escape, inner = "\\", node
-    if isinstance(node, exp.Escape):
-        escape, inner = node.expression.name, node.this
-    if isinstance(inner, exp.RegexpLike):
-        return own.value(inner)
-    text, each = inner.this, inner.expression
-    listed = each.this.unnest() if isinstance(each, exp.Any | exp.All) else None
-    patterns = [each] if listed is None else listed.expressions if isinstance(listed, exp.Tuple) else [listed]
-    found = [like(own.value(text), own.value(pattern), escape, ignore_case=isinstance(inner, exp.ILike)) for pattern in patterns]
-    if inner.args.get("negate"):
-        found = [Value(pc.invert(value.array), value.failed) for value in found]
-    joined = found[0]
-    for value in found[1:]:
-        function = pc.or_kleene if isinstance(each, exp.Any) else pc.and_kleene
-        joined = Value(function(joined.array, value.array), either(joined.failed, value.failed))
-    return joined
+    escape, inner = ("\\", node) if not isinstance(node, exp.Escape) else (node.expression.name, node.this)
+    if not isinstance(inner, exp.Like | exp.ILike):
+        raise outside(node.sql("spark"))
+    found = like(own.value(inner.this), own.value(inner.expression), escape, ignore_case=isinstance(inner, exp.ILike))
+    return Value(pc.invert(found.array), found.failed) if inner.args.get("negate") else found
 
 
 @rule(exp.If, exp.Case)

@@ -32,23 +32,22 @@ _ENDS = "\\n\\r\\x85\\u2028\\u2029"
 #: The end, or before the last line's end: ``$`` in Java.
 _DOLLAR = r"(?:(?<!\r)(?=\n\Z)|(?=(?:\r\n|[\r\x85\u2028\u2029])?\Z))"
 _DOLLAR_OF_RE2 = r"(?:\r\n|[\n\r\x{85}\x{2028}\x{2029}])?\z"
-_NAMED = {
-    "Alpha": "a-zA-Z",
-    "Digit": "0-9",
-    "Alnum": "a-zA-Z0-9",
-    "Upper": "A-Z",
-    "Lower": "a-z",
-    "Space": " \\t-\\r",
-    "XDigit": "0-9a-fA-F",
-    "ASCII": "\\x00-\\x7f",
-    "Punct": "!-/:-@\\[-`{-~",
-}
 #: Numbers that are no digits, such as \u00b2 and \u00bd, and accents that follow their letter.
 _NO_DIGITS = "\u00b2\u00b3\u00b9\u00bc-\u00be\u2070\u2074-\u2079\u2080-\u2089\u2150-\u2182\u2185-\u2189\u2460-\u249b\u2776-\u2793\u3007"
 _ACCENTS = "\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u20d0-\u20dc"
+#: What words consist of to Java: letters, digits and accents of all scripts, but not other numbers.
+_WORD = rf"[^\W{_NO_DIGITS}]|[{_ACCENTS}]"
+#: What letters behind a backslash mean to Python and to RE2, which leaves the vertical tab out of spaces.
+_ESCAPES: dict[str, tuple[str, str | None]] = {
+    **{letter: (f"\\{letter}", f"\\{letter}") for letter in "tnrdDwW"},
+    "s": ("[ \\t-\\r]", "[ \\t-\\r]"),
+    "S": ("[^ \\t-\\r]", "[^ \\t-\\r]"),
+    "b": (f"(?u:(?<={_WORD})(?!{_WORD})|(?<!{_WORD})(?={_WORD}))", None),
+}
+_IN_CLASSES = {**{letter: f"\\{letter}" for letter in "tnrdDwW"}, "s": " \\t-\\r"}
 _TOKEN = re.compile(
-    r"(?P<escape>\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|p\{\w+\}|k<\w+>|.))|(?P<group>\((?:\?(?:<[A-Za-z]\w*>|<[=!]|[:=!>]|[is]+\)))?)"
-    r"|(?P<class>\[\^?)|(?P<count>\{[0-9]+(?:,[0-9]*)?\}|[*+?])(?P<kind>[+?]?)|(?P<other>.)",
+    r"\\(?P<escape>.)|\[(?P<class>\^?+(?:[^\[\]\\]|\\.)+)\]|(?P<group>\((?:\?:|(?!\?)))"
+    r"|(?P<count>(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\??)|(?P<other>[^\\\[(*+?{])",
     re.DOTALL,
 )
 
@@ -68,135 +67,58 @@ class Pattern:
 @lru_cache(1_000)
 def pattern_of(text: str) -> Pattern:
     """The pattern written ``text``; raises ``OutsideError`` if it may mean something else here than in Java, or nothing."""
-    flags, rest = re.ASCII, text
-    if found := re.match(r"\(\?([is]+)\)", text):
-        rest = text[found.end() :]
-        flags |= (re.IGNORECASE if "i" in found[1] else 0) | (re.DOTALL if "s" in found[1] else 0)
+    rest = text.removeprefix("(?i)")
     try:
-        pieces = list(_pieces(rest, every="s" in (found[1] if found else "")))
-        compiled = re.compile("".join(python for python, _ in pieces), flags)
-    except (re.error, OverflowError) as err:
-        raise OutsideError(f"the pattern {text!r}") from err
-    except ValueError as err:
-        raise OutsideError(f"the pattern {text!r} ({err})") from err
-    ours = None if any(re2 is None for _, re2 in pieces) or re.search(r"\{[0-9]{4,}", rest) else "".join(re2 or "" for _, re2 in pieces)
-    if ours is not None and flags & re.IGNORECASE:
-        # RE2 would take letters of other scripts for those of ASCII.
-        ours = None
-    return Pattern(compiled, ours)
+        pieces = list(_pieces(rest))
+        compiled = re.compile("".join(python for python, _ in pieces), re.ASCII if rest == text else re.ASCII | re.IGNORECASE)
+    except (re.error, OverflowError, ValueError) as err:
+        raise outside(f"the pattern {text!r}", instead=r"one of classes, groups, quantifiers, anchors and \d, \w, \s, \b") from err
+    # RE2 would take letters of other scripts for those of ASCII, and repeats nothing more than 1,000 times.
+    if rest != text or any(re2 is None for _, re2 in pieces) or re.search(r"\{[0-9]{4,}", rest):
+        return Pattern(compiled, None)
+    return Pattern(compiled, "".join(re2 or "" for _, re2 in pieces))
 
 
-def _pieces(text: str, *, every: bool) -> Iterator[tuple[str, str | None]]:
-    """Each part of the pattern for Python and for RE2; ``every`` where a dot takes the ends of lines too."""
-    place, depth, quantified = 0, 0, False
+def _pieces(text: str) -> Iterator[tuple[str, str | None]]:
+    """Each part of a pattern for Python and for RE2; raises ``ValueError`` for one that is not known here."""
+    place, repeatable = 0, False
     while place < len(text):
         found = _TOKEN.match(text, place)
-        assert found is not None
-        place, after = found.end(), text[found.end() :]
-        kind, piece = str(found.lastgroup), found[0]
-        if found["count"]:
-            if not quantified:
-                raise ValueError("a quantifier of nothing, or of another")
-            yield piece, None if found["kind"] == "+" else piece
-            quantified = False
-            continue
-        quantified = True
-        if kind == "escape":
-            yield _escape(piece)
-        elif kind == "group":
-            if piece.endswith(")"):
-                raise ValueError("flags behind the beginning")
-            depth, quantified = depth + 1, False
-            own = re.sub(r"^\(\?<(?=\w)", "(?P<", piece)
-            yield own, None if own in ("(?=", "(?!", "(?<=", "(?<!", "(?>") else own
-        elif kind == "class":
-            own, place = _class(text, found.start())
+        if found is None or (found["count"] and not repeatable):
+            raise ValueError(text[place:])
+        place, piece = found.end(), found[0]
+        repeatable = not (found["count"] or found["group"] or piece in "|^$")
+        if found["escape"]:
+            yield _ESCAPES.get(found["escape"]) or (_plain(found["escape"]),) * 2
+        elif found["class"]:
+            own = _class(found["class"])
             yield own, own
         elif piece == ".":
-            yield ("(?s:.)", "(?s:.)") if every else (f"[^{_ENDS}]", r"[^\n\r\x{85}\x{2028}\x{2029}]")
+            yield f"[^{_ENDS}]", r"[^\n\r\x{85}\x{2028}\x{2029}]"
         elif piece == "$":
-            yield _DOLLAR, _DOLLAR_OF_RE2 if not after or (depth == 0 and after[0] == "|") else None
-            quantified = False
-        elif piece == "{":
-            raise ValueError("a brace that is no quantifier")
+            yield _DOLLAR, _DOLLAR_OF_RE2 if place == len(text) else None
         else:
-            depth -= piece == ")"
-            quantified = piece not in "|^"
-            plain = piece if piece in ")|^" else re.escape(piece) if piece.isascii() and not piece.isalnum() else piece
-            yield plain, plain
+            own = piece if found["group"] or found["count"] or piece in ")|^" or piece.isalnum() else re.escape(piece)
+            yield own, own
 
 
-_SIMPLE = {"t": "\\t", "n": "\\n", "r": "\\r", "f": "\\f", "a": "\\x07", "e": "\\x1b"}
-#: What words consist of to Java: letters, digits and accents of all scripts, but not other numbers.
-_WORD = rf"[^\W{_NO_DIGITS}]|[{_ACCENTS}]"
-#: What letters behind a backslash mean to Python and to RE2, which leaves the vertical tab out of spaces.
-_ESCAPES: dict[str, tuple[str, str | None]] = {
-    **{letter: (own, own) for letter, own in _SIMPLE.items()},
-    **{letter: (f"\\{letter}", f"\\{letter}") for letter in "dDwWA"},
-    "s": ("[ \\t-\\r]", "[ \\t-\\r]"),
-    "S": ("[^ \\t-\\r]", "[^ \\t-\\r]"),
-    "b": (f"(?u:(?<={_WORD})(?!{_WORD})|(?<!{_WORD})(?={_WORD}))", None),
-    "B": (f"(?u:(?<={_WORD})(?={_WORD})|(?<!{_WORD})(?!{_WORD}))", None),
-    "z": (r"\Z", r"\z"),
-    "Z": (_DOLLAR, None),
-}
+def _plain(character: str) -> str:
+    if character.isalnum():
+        raise ValueError(character)
+    return re.escape(character)
 
 
-def _escape(piece: str) -> tuple[str, str | None]:
-    letter = piece[1:2]
-    if letter in _ESCAPES:
-        return _ESCAPES[letter]
-    if letter in ("x", "u"):
-        return piece, "\\x{" + piece[2:] + "}"
-    if letter == "p" and piece[3:-1] in _NAMED:
-        own = f"[{_NAMED[piece[3:-1]]}]"
-        return own, own
-    if letter == "k":
-        return f"(?P={piece[3:-1]})", None
-    if letter.isdigit() and letter != "0":
-        return piece, None
-    if not letter or letter.isalnum():
-        raise ValueError(f"{piece} is not the same here")
-    return re.escape(letter), re.escape(letter)
-
-
-def _class(text: str, start: int) -> tuple[str, int]:
-    """The class of characters that begins at ``start``, and the place behind it."""
-    place = start + 1
-    own = "["
-    if text[place : place + 1] == "^":
-        own, place = "[^", place + 1
-    if text[place : place + 1] in ("]", ""):
-        raise ValueError("an empty class")
-    while text[place : place + 1] != "]":
-        character = text[place : place + 1]
-        if not character or character == "[" or text[place : place + 2] == "&&":
-            raise ValueError("a class within a class, or one without an end")
-        if character == "\\":
-            found = re.compile(r"\\(?:x[0-9a-fA-F]{2}|p\{\w+\}|.)", re.DOTALL).match(text, place)
-            if found is None:
-                raise ValueError("a class without an end")
-            own += _escape_in_class(found[0])
-            place = found.end()
-            continue
-        own += character if character.isalnum() or character in "-_ " or not character.isascii() else "\\" + character
-        place += 1
-    return own + "]", place + 1
-
-
-def _escape_in_class(piece: str) -> str:
-    letter = piece[1:2]
-    if letter == "s":
-        return " \\t-\\r"
-    if letter == "p" and piece[3:-1] in _NAMED:
-        return _NAMED[piece[3:-1]]
-    if letter in _SIMPLE:
-        return _SIMPLE[letter]
-    if letter in "dDwWx" and letter:
-        return piece
-    if not letter or letter.isalnum():
-        raise ValueError(f"{piece} is not the same here")
-    return "\\" + letter
+def _class(text: str) -> str:
+    """The class of characters that is written ``text`` between its brackets."""
+    if "&&" in text:
+        raise ValueError(text)
+    own = "[^" if text[0] == "^" else "["
+    for escape, character in re.findall(r"\\(.)|(.)", text.removeprefix("^"), re.DOTALL):
+        if escape:
+            own += _IN_CLASSES.get(escape) or _plain(escape)
+        else:
+            own += character if character.isalnum() or character in "-_ " or not character.isascii() else "\\" + character
+    return own + "]"
 
 
 def replacement_of(text: str, pattern: re.Pattern[str]) -> Callable[[re.Match[str]], str]:
