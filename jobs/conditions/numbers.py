@@ -331,8 +331,8 @@ _DECIMALS: Mapping[str, Callable[[Decimal, Decimal], Decimal]] = {
 }
 
 
-#: Casts by their types' names.
-_CASTS = {
+#: Types by the names of their casts.
+CASTS = {
     "tinyint": evaluated.BYTE,
     "smallint": evaluated.SHORT,
     "int": INT,
@@ -349,10 +349,10 @@ _CASTS = {
 _EXACT = 2.0**52
 
 
-@calls(*_CASTS)
+@calls(*CASTS)
 def _named_cast(call: Call) -> Value:
     [value] = call.values(1, 1)
-    return cast(value, _CASTS[call.name])
+    return cast(value, CASTS[call.name])
 
 
 of_values("abs", 1, absolute)
