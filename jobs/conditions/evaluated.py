@@ -1,17 +1,22 @@
-"""Values of an expression over rows, with the rows on which its evaluation fails, and Spark's types in Arrow."""
+"""Values of an expression over rows, with the rows on which its evaluation fails; Spark's types in Arrow; and functions by their names."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
-from typing import Any, TypeAlias
+from functools import partial, reduce
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
+
+if TYPE_CHECKING:
+    from sqlglot import exp
+
+    from windowmill.jobs.conditions.evaluator import Evaluator
 
 NULL, BOOL, TEXT, BINARY, DATE = pa.null(), pa.bool_(), pa.string(), pa.binary(), pa.date32()
 BYTE, SHORT, INT, LONG, FLOAT, DOUBLE = pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()
@@ -285,3 +290,63 @@ def outside(what: str, *kinds: pa.DataType, instead: str | None = None) -> Outsi
     """The error for a part of an expression, over operands of these types, that only Spark evaluates."""
     of = f" of {' and '.join(dict.fromkeys(map(name_of, kinds)))}" if kinds else ""
     return OutsideError(f"{what}{of}" + (f" (write {instead})" if instead else ""), by_type=bool(kinds))
+
+
+@dataclass(frozen=True)
+class Call:
+    """A function's call, by the ``name`` that is written, with the nodes of its arguments."""
+
+    own: Evaluator
+    name: str
+    nodes: Sequence[exp.Expr]
+
+    def values(self, least: int, most: int | None = None) -> list[Value]:
+        """The arguments; raises ``OutsideError`` if their number is not among those that the function has here."""
+        if len(self.nodes) < least or (most is not None and len(self.nodes) > most):
+            raise outside(f"{self.name}() of {len(self.nodes)} arguments")
+        return [self.own.value(node) for node in self.nodes]
+
+    def refused(self, *values: Value) -> Exception:
+        """The error for arguments of types that are outside."""
+        return outside(f"{self.name}()", *(value.kind for value in values))
+
+
+Function = Callable[[Call], Value]
+FUNCTIONS: dict[str, Function] = {}
+#: What makes an argument's value of one that a function is given: a cast that Spark adds.
+Takes = Callable[[Value], Value]
+
+
+def calls(*names: str) -> Callable[[Function], Function]:
+    """Registers a function of calls, which evaluates its arguments itself."""
+
+    def register(function: Function) -> Function:
+        FUNCTIONS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def function(*names: str, takes: Sequence[Takes], least: int | None = None) -> Callable[[Callable[..., Computed]], Callable[..., Computed]]:
+    """Registers a function of arrays, whose result is null where an argument is; the last arguments may be missing down to ``least``."""
+
+    def register(own: Callable[..., Computed]) -> Callable[..., Computed]:
+        def evaluated(call: Call) -> Value:
+            given = call.values(len(takes) if least is None else least, len(takes))
+            return applied(own, [take(value) for take, value in zip(takes, given, strict=False)])
+
+        calls(*names)(evaluated)
+        return own
+
+    return register
+
+
+def each_row(*names: str, of: Callable[..., Any], takes: Sequence[Takes], kind: pa.DataType = TEXT, least: int | None = None) -> None:
+    """Registers a function ``of`` a row's values in Python, none of them null, which gives one of ``kind`` or raises ``ValueError``."""
+    own = (lambda array: by_value(array, of, kind)) if len(takes) == 1 else partial(by_rows, of, kind)
+    function(*names, takes=takes, least=least)(own)
+
+
+def of_values(name: str, count: int, of: Callable[..., Value]) -> None:
+    """Registers a function ``of`` so many values."""
+    calls(name)(lambda call: of(*call.values(count, count)))

@@ -26,6 +26,7 @@ from windowmill.jobs.conditions.evaluated import (
     LONG,
     NULL,
     TEXT,
+    Call,
     Computed,
     Mask,
     OutsideError,
@@ -35,19 +36,21 @@ from windowmill.jobs.conditions.evaluated import (
     at,
     by_rows,
     by_value,
+    calls,
     chosen,
     decimal_of,
     either,
+    function,
     is_number,
     is_time,
     is_whole,
     mask_of,
     name_of,
     numbers_of,
+    of_values,
     outside,
     without,
 )
-from windowmill.jobs.conditions.functions import Call, calls, function, of_values
 
 _COMPARED: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
     "=": pc.equal,

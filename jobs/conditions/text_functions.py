@@ -10,22 +10,26 @@ from functools import lru_cache
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.jobs.conditions.casts import literal_of, text, whole
 from windowmill.jobs.conditions.evaluated import (
     BOOL,
     INT,
     LONG,
     TEXT,
+    Call,
     Computed,
     OutsideError,
     Value,
     applied,
     by_rows,
     by_value,
+    calls,
+    each_row,
     either,
+    function,
     outside,
     without,
 )
-from windowmill.jobs.conditions.functions import Call, calls, each_row, function, literal_of, text, whole
 from windowmill.jobs.conditions.numbers import choice, is_null
 
 _ENDS = "\\n\\r\\x85\\u2028\\u2029"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from sqlglot import exp
 
-from windowmill.jobs.conditions.casts import cast, date_of, date_text, days_of
+from windowmill.jobs.conditions.casts import cast, date_of, date_text, days_of, literal_of, whole
 from windowmill.jobs.conditions.evaluated import (
     DATE,
     INSTANT,
@@ -23,11 +23,14 @@ from windowmill.jobs.conditions.evaluated import (
     MONTHS,
     NULL,
     TEXT,
+    Call,
     Computed,
     Value,
     applied,
     array_of,
     by_value,
+    calls,
+    function,
     is_time,
     is_whole,
     mask_of,
@@ -35,12 +38,11 @@ from windowmill.jobs.conditions.evaluated import (
     outside,
     repeated,
 )
-from windowmill.jobs.conditions.functions import Call, Evaluator, calls, function, literal_of, whole
 from windowmill.jobs.conditions.numbers import exactly
 from windowmill.jobs.instants import PatternError, pattern_of
 
 if TYPE_CHECKING:
-    pass
+    from windowmill.jobs.conditions.evaluator import Evaluator
 
 
 Ints = npt.NDArray[np.int64]

@@ -32,8 +32,8 @@ from windowmill.jobs.conditions.checks import (
     condition_problem,
     parsed,
 )
+from windowmill.jobs.conditions.evaluated import FUNCTIONS
 from windowmill.jobs.conditions.evaluator import Evaluator
-from windowmill.jobs.conditions.functions import FUNCTIONS
 from windowmill.jobs.conditions.truths import Conditions, evaluate
 from windowmill.windowing.errors import SpecError, UnsupportedError
 
