@@ -24,7 +24,7 @@ from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.runnables import refuse_own_results, runnable_of
 from windowmill.jobs.sources.base import KINDS, AddedFile, LoggedVersion, Reading, SourceTable, is_located, kind_problems, open_source
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.folder_listing import data_files
+from windowmill.jobs.sources.folder import data_files
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
 from windowmill.jobs.sources.text_files import first_lines

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -15,8 +15,6 @@ from pyarrow import types as is_
 
 if TYPE_CHECKING:
     from sqlglot import exp
-
-    from windowmill.jobs.conditions.evaluator import Evaluator
 
 NULL, BOOL, TEXT, BINARY, DATE = pa.null(), pa.bool_(), pa.string(), pa.binary(), pa.date32()
 BYTE, SHORT, INT, LONG, FLOAT, DOUBLE = pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64()
@@ -290,6 +288,65 @@ def outside(what: str, *kinds: pa.DataType, instead: str | None = None) -> Outsi
     """The error for a part of an expression, over operands of these types, that only Spark evaluates."""
     of = f" of {' and '.join(dict.fromkeys(map(name_of, kinds)))}" if kinds else ""
     return OutsideError(f"{what}{of}" + (f" (write {instead})" if instead else ""), by_type=bool(kinds))
+
+
+#: Arguments of a node that its rule handles.
+_ARGUMENTS = frozenset(
+    {"this", "expression", "expressions", "to", "ifs", "default", "true", "false", "low", "high", "is_string", "table", "db", "catalog"}
+)
+#: Further ones, by the key of the node's type.
+_MORE_ARGUMENTS: Mapping[str, frozenset[str]] = {
+    **dict.fromkeys(("trycast", "dpipe"), frozenset({"safe"})),
+    "interval": frozenset({"unit"}),
+    "trim": frozenset({"position"}),
+    "substring": frozenset({"start", "length"}),
+    "strposition": frozenset({"substr", "position"}),
+    **dict.fromkeys(("like", "ilike"), frozenset({"negate"})),
+}
+
+Rule = Callable[["Evaluator", Any], Value]
+_RULES: dict[type, Rule] = {}
+
+
+@dataclass(frozen=True)
+class Evaluator:
+    """An expression's columns, as Spark's types, and the number of rows."""
+
+    columns: Mapping[str, pa.Array]
+    n: int
+
+    def value(self, node: exp.Expr) -> Value:
+        """Evaluate a part of the expression; raises ``OutsideError`` if it has no rule here."""
+        rule = _RULES.get(type(node))
+        more = {name for name, value in node.args.items() if value not in (None, False, [])} - _ARGUMENTS
+        if rule is None or more - _MORE_ARGUMENTS.get(node.key, frozenset()):
+            raise outside(node.sql("spark"))
+        return rule(self, node)
+
+    def truth(self, node: exp.Expr) -> Value:
+        """Evaluate a condition."""
+        return as_truth(self.value(node))
+
+    def constant(self, constant: Any, kind: pa.DataType, unit: str | None = None) -> Value:
+        """A constant of ``kind``."""
+        return Value(repeated(constant, kind, self.n), None, constant, unit)
+
+
+def as_truth(found: Value) -> Value:
+    """A value as the truth of a condition; raises ``OutsideError`` if it is none."""
+    if found.kind not in (BOOL, NULL):
+        raise outside("a condition that is a value", found.kind)
+    return found if found.kind == BOOL else Value(pa.nulls(len(found.array), BOOL), found.failed)
+
+
+def rule(*nodes: type) -> Callable[[Rule], Rule]:
+    """Registers how nodes of these types are evaluated."""
+
+    def register(own: Rule) -> Rule:
+        _RULES.update(dict.fromkeys(nodes, own))
+        return own
+
+    return register
 
 
 @dataclass(frozen=True)

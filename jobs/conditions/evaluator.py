@@ -9,7 +9,6 @@ depends on the types of the columns alone, so an expression over no rows shows i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any
@@ -37,11 +36,13 @@ from windowmill.jobs.conditions.evaluated import (
     TEXT,
     Call,
     Computed,
+    Evaluator,
     Mask,
     NoValueError,
     OutsideError,
     Value,
     applied,
+    as_truth,
     at,
     calls,
     either,
@@ -49,72 +50,12 @@ from windowmill.jobs.conditions.evaluated import (
     mask_of,
     numbers_of,
     outside,
-    repeated,
+    rule,
     without,
 )
 from windowmill.jobs.conditions.numbers import CASTS, arithmetic, choice, compared, is_null, negative, same
 from windowmill.jobs.conditions.text_functions import like, trimmed
 from windowmill.windowing.errors import SpecError
-
-#: Arguments of a node that its rule handles.
-_ARGUMENTS = frozenset(
-    {"this", "expression", "expressions", "to", "ifs", "default", "true", "false", "low", "high", "is_string", "table", "db", "catalog"}
-)
-_MORE_ARGUMENTS: Mapping[type, frozenset[str]] = {
-    exp.TryCast: frozenset({"safe"}),
-    exp.DPipe: frozenset({"safe"}),
-    exp.Interval: frozenset({"unit"}),
-    exp.Trim: frozenset({"position"}),
-    exp.Substring: frozenset({"start", "length"}),
-    exp.StrPosition: frozenset({"substr", "position"}),
-    exp.Like: frozenset({"negate"}),
-    exp.ILike: frozenset({"negate"}),
-}
-
-Rule = Callable[["Evaluator", Any], Value]
-_RULES: dict[type, Rule] = {}
-
-
-@dataclass(frozen=True)
-class Evaluator:
-    """An expression's columns, as Spark's types, and the number of rows."""
-
-    columns: Mapping[str, pa.Array]
-    n: int
-
-    def value(self, node: exp.Expr) -> Value:
-        """Evaluate a part of the expression; raises ``OutsideError`` if it has no rule here."""
-        rule = _RULES.get(type(node))
-        more = {name for name, value in node.args.items() if value not in (None, False, [])} - _ARGUMENTS
-        if rule is None or more - _MORE_ARGUMENTS.get(type(node), frozenset()):
-            raise outside(node.sql("spark"))
-        return rule(self, node)
-
-    def truth(self, node: exp.Expr) -> Value:
-        """Evaluate a condition."""
-        return as_truth(self.value(node))
-
-    def constant(self, constant: Any, kind: pa.DataType, unit: str | None = None) -> Value:
-        """A constant of ``kind``."""
-        return Value(repeated(constant, kind, self.n), None, constant, unit)
-
-
-def as_truth(found: Value) -> Value:
-    """A value as the truth of a condition; raises ``OutsideError`` if it is none."""
-    if found.kind not in (BOOL, NULL):
-        raise outside("a condition that is a value", found.kind)
-    return cast(found, BOOL)
-
-
-def rule(*nodes: type) -> Callable[[Rule], Rule]:
-    """Registers how nodes of these types are evaluated."""
-
-    def register(own: Rule) -> Rule:
-        _RULES.update(dict.fromkeys(nodes, own))
-        return own
-
-    return register
-
 
 #: Types of casts that sqlglot names otherwise than Spark.
 _TYPES = {

@@ -239,7 +239,7 @@ def _concat_with(call: Call) -> Value:
     values = [text(value) for value in call.values(2)]
     separator, joined, *parts = (value.array for value in values)
     for part in parts:
-        # Arrow's own way to skip nulls drops rows of nulls alone.
+        # Arrow's own join without nulls drops rows of nulls alone.
         joined = pc.coalesce(pc.binary_join_element_wise(joined, part, separator), joined, part)
     joined = pc.if_else(pc.is_null(separator), pa.scalar(None, TEXT), pc.fill_null(joined, ""))
     failed = either(*(value.failed for value in values))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ from windowmill.jobs.conditions.evaluated import (
     TEXT,
     Call,
     Computed,
+    Evaluator,
     Value,
     applied,
     array_of,
@@ -40,10 +40,6 @@ from windowmill.jobs.conditions.evaluated import (
 )
 from windowmill.jobs.conditions.numbers import exactly
 from windowmill.jobs.instants import PatternError, pattern_of
-
-if TYPE_CHECKING:
-    from windowmill.jobs.conditions.evaluator import Evaluator
-
 
 Ints = npt.NDArray[np.int64]
 DAY, HOUR, MINUTE, SECOND = 86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000

@@ -27,7 +27,6 @@ from windowmill.checkpoints.state.reading import rows_of
 from windowmill.checkpoints.state.tables import files_of
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs import json_lines
-from windowmill.jobs.conditions.spark import failing, truth
 from windowmill.jobs.conditions.truths import every_condition
 from windowmill.jobs.layouts.base import (
     BatchSurvey,
@@ -55,7 +54,7 @@ from windowmill.jobs.schedulers.exchange import (
 )
 from windowmill.jobs.schedulers.file_rows import FileRows, Survey, Times, examined_all, surveyed
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.spark_files import read_rows
+from windowmill.jobs.sources.spark_files import failing, read_rows, truth
 from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, EventTimes, with_too_late
 from windowmill.jobs.spark.access import map_in_arrow, mapped
 from windowmill.windowing.axis import AXIS_END

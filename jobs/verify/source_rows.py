@@ -20,14 +20,13 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.restating import kept_out
-from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns, used_columns
 from windowmill.jobs.sources.delta_log import DeltaSource, spans
 from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
-from windowmill.jobs.sources.spark_files import read_rows
+from windowmill.jobs.sources.spark_files import read_rows, truth
 from windowmill.jobs.sources.table_rows import Live, left, live_rows, queried
 from windowmill.jobs.spark.spark_settings import reader_options, spark_path
 from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME, UNTIL_OF

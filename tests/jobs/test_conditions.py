@@ -232,7 +232,7 @@ def test_spark_agrees_on_every_row(spark, conditions, rows):
     from pyspark.sql import functions as F
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    from windowmill.jobs.conditions.spark import judged
+    from windowmill.jobs.sources.spark_files import judged
 
     types = dict(zip(rows.schema.names, rows.schema.types, strict=True))
     numbered = rows.append_column("n", pa.array(range(rows.num_rows)))

@@ -24,8 +24,8 @@ MUTANTS = {
         ("removed-files-not-seen", "jobs.sources.folder:_events", always("_ is None and not was_there")),
     ],
     f"{FOLDERS}files_that_are_being_written_are_not_read": [
-        ("hidden-folders-read", "jobs.sources.folder_listing:_is_data", without("not hidden")),
-        ("unfinished-files-read", "jobs.sources.folder_listing:_is_data", without("not name.endswith(_)")),
+        ("hidden-folders-read", "jobs.sources.folder:_is_data", without("not hidden")),
+        ("unfinished-files-read", "jobs.sources.folder:_is_data", without("not name.endswith(_)")),
     ],
     f"{FOLDERS}the_record_of_files_is_fenced_checked_and_merged": [
         ("damaged-record-of-files-taken", "checkpoints.source_files:_check", never("_ or not _")),
