@@ -237,6 +237,7 @@ class FolderSource(SourceTable):
     """
 
     names_files: ClassVar[bool] = True
+    has_unread: ClassVar[bool] = True
 
     settings: Source = field(kw_only=True)
     seen: tuple[SeenFile, ...] = field(repr=False, kw_only=True)
@@ -244,10 +245,6 @@ class FolderSource(SourceTable):
     listed: Mapping[str, Stat] = field(repr=False, kw_only=True)
     record: str | None = field(kw_only=True)
     counts: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
-
-    @property
-    def has_unread(self) -> bool:
-        return True
 
     def used_by(self, pipeline: Pipeline) -> FolderSource:
         # What is recorded stays: results of it may have been published.
