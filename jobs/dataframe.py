@@ -389,7 +389,7 @@ class FileScan:
         try:
             source = read_version(delta.path, delta.version)
             types = Columns.of(source.schema_json).arrow
-            if any(types.get(name) != plain.types[name] for name in needed):
+            if any(types.get(name) != plain.form.types[name] for name in needed):
                 return None
             files = source.plain_files(source.reading())
         except SourceError:  # Spark reads it, or says what is wrong

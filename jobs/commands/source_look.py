@@ -400,7 +400,8 @@ def _columns(pipeline: Pipeline, known: Mapping[str, pa.DataType]) -> list[str]:
 
 
 def _measured_sample(plain: PlainRows, pipeline: Pipeline) -> pa.Table:
-    columns, most = _columns(pipeline, plain.types), -(-_MEASURED_ROWS // len(plain.files))
+    types = plain.form.types
+    columns, most = _columns(pipeline, types), -(-_MEASURED_ROWS // len(plain.files))
     latest = pipeline.time.latest(time.time_ns() // 1_000)
     parts: list[pa.Table] = []
     for file in plain.files:
@@ -411,9 +412,7 @@ def _measured_sample(plain: PlainRows, pipeline: Pipeline) -> pa.Table:
             left -= rows.num_rows
             if left <= 0:
                 break
-    return (
-        pa.concat_tables(parts) if parts else pa.table({name: pa.nulls(0, plain.types[name]) for name in columns} | {REASON: pa.nulls(0)})
-    )
+    return pa.concat_tables(parts) if parts else pa.table({name: pa.nulls(0, types[name]) for name in columns} | {REASON: pa.nulls(0)})
 
 
 def _of_rows(pipeline: Pipeline, rows: pa.Table, files: int) -> Measured:

@@ -223,7 +223,7 @@ class Quarantining:
 
     def write_of_files(self, spark: SparkSession, new: FileRows) -> Output | None:
         """Have tasks write those of ``new`` that were not applied; null if only Spark can read all columns, or write them as JSON."""
-        types = new.plain.types
+        types = new.plain.form.types
         if not json_lines.has_spark_json(types.values()) or examined_all(spark, new.plain, list(types), new.options) is None:
             return None
         return output_of(map_in_arrow(numbers_of_tasks(spark, len(new.tasks)), partial(_write_of_files, self, new), RETURNED))
@@ -262,7 +262,7 @@ class Quarantining:
 
     def of_task(self, new: FileRows, task: int) -> Iterator[pa.Table]:
         """The rows of the quarantine table for the rows of a task that reads files."""
-        names = list(new.plain.types)
+        names = list(new.plain.form.types)
         for part, batches in new.parts(task):
             found = [self.not_applied(arrived).select([ROW, REASON, WATERMARK_OF]) for arrived in batches]
             chosen = pa.concat_tables(found) if found else None

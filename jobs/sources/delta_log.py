@@ -299,7 +299,7 @@ class DeltaSource(SourceTable):
         # A path in the log that is a URI may lead elsewhere.
         if any(":/" in file.path for file in reading.files) or (reading.as_of is not None and self._has_deleted_rows(reading.as_of)):
             return None
-        local, stored = local_path(self.path), self.stored_names()
+        local, stored = local_path(self.path), physical_names(self.schema_json)
         root = self.path.rstrip("/") if local is None else str(local)
         fields = json.loads(self.schema_json)["fields"]
         instants = {stored[field["name"]]: field["name"] for field in fields if field["type"] == "timestamp"}

@@ -232,7 +232,7 @@ class LocalReader:
         if self._plain is None:
             return None
         conditions, kept, latest, n_kept = self._pipeline.conditions(), list[pa.Table](), list[pa.Table](), 0
-        own = [(name, self._plain.types[name]) for name in columns]
+        own = [(name, self._plain.form.types[name]) for name in columns]
         own += [(TIME, pa.int64()), (UNTIL_OF, pa.int64()), (FILE, pa.int32()), (ROW, pa.int64())]
         schema = pa.schema([*own, *((condition_column(text), pa.bool_()) for text in conditions)])
         try:
