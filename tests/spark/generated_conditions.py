@@ -216,7 +216,7 @@ class Grammar:
             lambda: f"power({self._float(below)}, 2)",
             lambda: f"sign({self._float(below)})",
             lambda: f"try_divide({self._int(below)}, {self._float(0)})",
-            lambda: self._one("r.z", "cast(q as double)", "pmod(f, 3)"),
+            lambda: self._one("r.z", "cast(q as double)"),
             lambda: self._choice(below, self._float),
         )
 
