@@ -85,13 +85,14 @@ def pattern_of(text: str) -> Pattern:
 
 def _pieces(text: str) -> Iterator[tuple[str, str | None]]:
     """Each part of a pattern for Python and for RE2; raises ``ValueError`` for one that is not known here."""
-    place, repeatable = 0, False
+    place, depth, repeatable = 0, 0, False
     while place < len(text):
         found = _TOKEN.match(text, place)
         if found is None or (found["count"] and not repeatable):
             raise ValueError(text[place:])
         place, piece = found.end(), found[0]
         repeatable = not (found["count"] or found["group"] or piece in "|^$")
+        depth += bool(found["group"]) - (piece == ")")
         if found["escape"]:
             yield _ESCAPES.get(found["escape"]) or (_plain(found["escape"]),) * 2
         elif found["class"]:
@@ -100,7 +101,7 @@ def _pieces(text: str) -> Iterator[tuple[str, str | None]]:
         elif piece == ".":
             yield f"[^{_ENDS}]", r"[^\n\r\x{85}\x{2028}\x{2029}]"
         elif piece == "$":
-            yield _DOLLAR, _DOLLAR_OF_RE2 if place == len(text) else None
+            yield _DOLLAR, _DOLLAR_OF_RE2 if place == len(text) or (depth == 0 and text[place] == "|") else None
         else:
             own = piece if found["group"] or found["count"] or piece in ")|^" or piece.isalnum() else re.escape(piece)
             yield own, own
