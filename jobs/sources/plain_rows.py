@@ -134,9 +134,9 @@ class PlainRows:
         self, rows: pa.Table, columns: Sequence[str], conditions: Sequence[str], latest: int | None, file: int | None = None
     ) -> pa.Table:
         """``rows`` as read, all of one ``file`` or with the index of each in a column, with what :meth:`read` adds."""
-        truths, place = self.conditions.over(rows), rows.column(ROW).to_numpy()
+        truths = self.conditions.over(rows)
         for condition in self.conditions.outside:
-            holds = np.zeros(rows.num_rows, np.bool_)
+            place, holds = rows.column(ROW).to_numpy(), np.zeros(rows.num_rows, np.bool_)
             for index in range(len(self.files)) if file is None else (file,):
                 own = slice(None) if file is not None else rows.column(FILE).to_numpy() == index
                 holds[own] = self.answers.of(condition, index, place[own])
