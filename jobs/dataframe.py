@@ -26,7 +26,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from windowmill.checkpoints import stores
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.state.readers import MemoryState
-from windowmill.jobs.conditions.spark import asks_zone
 from windowmill.jobs.conditions.truths import columns_of
 from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.base import Lifted, columns_read, conditions_read, unchanged
@@ -49,7 +48,7 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import read_version
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, Tasks, all_examined, divided, file_parts
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
-from windowmill.jobs.sources.spark_files import with_event_times
+from windowmill.jobs.sources.spark_files import asks_zone, with_event_times
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.access import access_to, mapped, sql_type
 from windowmill.jobs.spark.session import ship_modules
@@ -390,7 +389,7 @@ class FileScan:
         try:
             source = read_version(delta.path, delta.version)
             types = Columns.of(source.schema_json).arrow
-            if any(types.get(name) != plain.types[name] for name in needed):
+            if any(types.get(name) != plain.form.types[name] for name in needed):
                 return None
             files = source.plain_files(source.reading())
         except SourceError:  # Spark reads it, or says what is wrong

@@ -24,7 +24,7 @@ from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.runnables import refuse_own_results, runnable_of
 from windowmill.jobs.sources.base import KINDS, AddedFile, LoggedVersion, Reading, SourceTable, is_located, kind_problems, open_source
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.folder_listing import data_files
+from windowmill.jobs.sources.folder import data_files
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
 from windowmill.jobs.sources.text_files import first_lines
@@ -398,7 +398,8 @@ def _columns(pipeline: Pipeline, known: Mapping[str, pa.DataType]) -> list[str]:
 
 
 def _measured_sample(plain: PlainRows, pipeline: Pipeline) -> pa.Table:
-    columns, most = _columns(pipeline, plain.types), -(-_MEASURED_ROWS // len(plain.files))
+    types = plain.form.types
+    columns, most = _columns(pipeline, types), -(-_MEASURED_ROWS // len(plain.files))
     latest = pipeline.time.latest(time.time_ns() // 1_000)
     parts: list[pa.Table] = []
     for file in plain.files:
@@ -409,9 +410,7 @@ def _measured_sample(plain: PlainRows, pipeline: Pipeline) -> pa.Table:
             left -= rows.num_rows
             if left <= 0:
                 break
-    return (
-        pa.concat_tables(parts) if parts else pa.table({name: pa.nulls(0, plain.types[name]) for name in columns} | {REASON: pa.nulls(0)})
-    )
+    return pa.concat_tables(parts) if parts else pa.table({name: pa.nulls(0, types[name]) for name in columns} | {REASON: pa.nulls(0)})
 
 
 def _of_rows(pipeline: Pipeline, rows: pa.Table, files: int) -> Measured:

@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from windowmill.jobs.commands.terminal import report
 from windowmill.jobs.commands.try_command import Results, TryBatch, results_in_order
-from windowmill.jobs.conditions.spark import judged
 from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.spark_files import judged
 from windowmill.jobs.spark.session import shipment_of, spark_session
 from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.spec import Pipeline

@@ -1,4 +1,7 @@
-"""Casts between Spark's types, as its ANSI mode makes them: a value that the other type does not hold fails; every instant is of UTC."""
+"""Casts between Spark's types, as its ANSI mode makes them, and of arguments of functions: a value that the other type does not hold fails.
+
+Every instant is of UTC.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,13 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.conditions import evaluated
 from windowmill.jobs.conditions.evaluated import (
+    BINARY,
     BOOL,
     DATE,
     DOUBLE,
     FLOAT,
     INSTANT,
+    INT,
     LOCAL_TIME,
     LONG,
     NULL,
@@ -28,6 +33,7 @@ from windowmill.jobs.conditions.evaluated import (
     Computed,
     Mask,
     NoValueError,
+    Takes,
     Value,
     applied,
     array_of,
@@ -464,3 +470,29 @@ def _instant_of_day(array: pa.Array, kind: pa.DataType) -> Computed:
 def holds(array: pa.Array) -> Mask:
     """Where a truth is true, neither false nor null."""
     return mask_of(pc.fill_null(array, False))
+
+
+def text(value: Value) -> Value:
+    """An argument that is a text, or that Spark writes as one."""
+    if value.kind in (FLOAT, DOUBLE, BINARY):
+        raise outside("a text", value.kind, instead="a cast to decimal")
+    return cast(value, TEXT)
+
+
+def whole(kind: pa.DataType = INT) -> Takes:
+    """An argument that is a whole number of ``kind``."""
+
+    def take(value: Value) -> Value:
+        if not (is_whole(value.kind) or value.kind in (TEXT, NULL)):
+            raise outside("a whole number", value.kind)
+        found = cast(value, kind)
+        return Value(found.array, found.failed, value.literal)
+
+    return take
+
+
+def literal_of(value: Value, name: str) -> str:
+    """The text of an argument that must be written as a constant."""
+    if not isinstance(value.literal, str):
+        raise outside(f"{name}() with an argument that is no constant text")
+    return value.literal

@@ -1,5 +1,7 @@
 """Evaluates Spark SQL expressions over Arrow tables: one recursive function over the tree, which gives values and where they fail.
 
+Fields of structs and items of arrays and maps are read here; functions of other modules are known by their names.
+
 A node or function without a rule here, or one of a type that its rule does not take, is outside: :class:`.OutsideError`. Whether it is
 depends on the types of the columns alone, so an expression over no rows shows it.
 """
@@ -12,6 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
@@ -23,6 +26,7 @@ from windowmill.jobs.conditions.checks import columns_of, parsed, parts_problem
 from windowmill.jobs.conditions.evaluated import (
     BOOL,
     DOUBLE,
+    FUNCTIONS,
     INT,
     INTERVAL,
     LONG,
@@ -30,39 +34,35 @@ from windowmill.jobs.conditions.evaluated import (
     MONTHS,
     NULL,
     TEXT,
+    Call,
+    Computed,
+    Evaluator,
+    Mask,
     NoValueError,
     OutsideError,
     Value,
     applied,
+    as_truth,
     at,
+    calls,
     either,
+    is_whole,
     mask_of,
+    numbers_of,
     outside,
+    rule,
     without,
 )
-from windowmill.jobs.conditions.functions import FUNCTIONS, Call, Evaluator, as_truth, rule
-from windowmill.jobs.conditions.nested import field_of, item_of
-from windowmill.jobs.conditions.numbers import arithmetic, choice, compared, is_null, negative, same
+from windowmill.jobs.conditions.numbers import CASTS, arithmetic, choice, compared, is_null, negative, same
 from windowmill.jobs.conditions.text_functions import like, trimmed
 from windowmill.windowing.errors import SpecError
 
-_T = exp.DataType.Type
-#: Types of casts by their names.
-_TYPES: Mapping[Any, pa.DataType] = {
-    _T.BIGINT: LONG,
-    _T.INT: INT,
-    _T.SMALLINT: evaluated.SHORT,
-    _T.TINYINT: evaluated.BYTE,
-    _T.DOUBLE: DOUBLE,
-    _T.FLOAT: evaluated.FLOAT,
-    _T.BOOLEAN: BOOL,
-    _T.DATE: evaluated.DATE,
-    _T.TIMESTAMP: evaluated.INSTANT,
-    _T.TIMESTAMPTZ: evaluated.INSTANT,
-    _T.TIMESTAMPLTZ: evaluated.INSTANT,
-    _T.TIMESTAMPNTZ: evaluated.LOCAL_TIME,
-    _T.TEXT: TEXT,
-    _T.VARCHAR: TEXT,
+#: Types of casts that sqlglot names otherwise than Spark.
+_TYPES = {
+    "TEXT": TEXT,
+    "VARCHAR": TEXT,
+    **dict.fromkeys(("TIMESTAMPTZ", "TIMESTAMPLTZ"), evaluated.INSTANT),
+    "TIMESTAMPNTZ": evaluated.LOCAL_TIME,
 }
 _COMPARISONS: Mapping[type, str] = {exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">="}
 _ARITHMETIC: Mapping[type, str] = {exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.IntDiv: "div"}
@@ -111,7 +111,7 @@ def _column(own: Evaluator, node: exp.Column | exp.Identifier) -> Value:
         raise outside(f"column {parts[0]!r}")
     found = Value(own.columns[names[0]])
     for name in parts[1:]:
-        found = field_of(found, name)
+        found = _field_of(found, name)
     return found
 
 
@@ -119,7 +119,7 @@ def _column(own: Evaluator, node: exp.Column | exp.Identifier) -> Value:
 def _field(own: Evaluator, node: exp.Dot) -> Value:
     if not isinstance(node.expression, exp.Identifier):
         raise outside(node.sql("spark"))
-    return field_of(own.value(node.this), node.expression.name)
+    return _field_of(own.value(node.this), node.expression.name)
 
 
 @rule(exp.Bracket)
@@ -128,8 +128,8 @@ def _item(own: Evaluator, node: exp.Bracket) -> Value:
         raise outside(node.sql("spark"))
     value, index = own.value(node.this), own.value(node.expressions[0])
     if pa.types.is_struct(value.kind) and index.kind == TEXT and index.literal:
-        return field_of(value, index.literal)
-    return item_of(value, index)
+        return _field_of(value, index.literal)
+    return _of_key(value, index) if pa.types.is_map(value.kind) else _of_place(value, index, "[")
 
 
 @rule(exp.And, exp.Or)
@@ -201,10 +201,11 @@ def _cast(own: Evaluator, node: exp.Cast) -> Value:
 
 def _type_of(node: exp.DataType) -> pa.DataType:
     limited = node.expressions
-    if node.this == _T.DECIMAL:
+    name = str(node.this.value) if isinstance(node.this, exp.DataType.Type) else ""
+    if name == "DECIMAL":
         digits = [int(each.name) for each in limited] if limited else [10]
         return pa.decimal128(digits[0], digits[1] if len(digits) > 1 else 0)
-    found = _TYPES.get(node.this)
+    found = _TYPES.get(name) or CASTS.get(name.lower())
     if found is None or limited:
         raise outside(f"a cast to {node.sql('spark')}")
     return found
@@ -218,7 +219,7 @@ def _arithmetic(own: Evaluator, node: exp.Binary) -> Value:
     for operand, value, opposite in ((node.left, left, right), (node.right, right, left)):
         number = operand.unnest()
         number = number.this if isinstance(number, exp.Neg) else number
-        if isinstance(number, exp.Cast) and number.this.is_number and evaluated.is_whole(value.kind) and pa.types.is_decimal(opposite.kind):
+        if isinstance(number, exp.Cast) and number.this.is_number and is_whole(value.kind) and pa.types.is_decimal(opposite.kind):
             # Spark takes the digits of a number with a suffix as they are, and of one that is cast those of the type; the tree is the same.
             raise outside(f"arithmetic ({sign}) of a decimal and {number.sql('spark')}", instead=str(number.this))
     return arithmetic(sign, left, right)
@@ -240,35 +241,18 @@ def _bits(own: Evaluator, node: Any) -> Value:
         values, function = [own.value(node.this)], pc.bit_wise_not
     else:
         values, function = cast_to_common(own.value(node.left), own.value(node.right), what="bits"), _BITS[type(node)]
-    if not evaluated.is_whole(values[0].kind):
+    if not is_whole(values[0].kind):
         raise outside("bits", values[0].kind)
     return applied(function, values)
 
 
-@rule(exp.HexString)
-def _octets(own: Evaluator, node: exp.HexString) -> Value:
-    digits = str(node.this)
-    return own.constant(bytes.fromhex(digits if len(digits) % 2 == 0 else "0" + digits), evaluated.BINARY)
-
-
 @rule(exp.Like, exp.ILike, exp.Escape)
 def _pattern(own: Evaluator, node: exp.Expr) -> Value:
-    escape, inner = "\\", node
-    if isinstance(node, exp.Escape):
-        escape, inner = node.expression.name, node.this
-    if isinstance(inner, exp.RegexpLike):
-        return own.value(inner)
-    text, each = inner.this, inner.expression
-    listed = each.this.unnest() if isinstance(each, exp.Any | exp.All) else None
-    patterns = [each] if listed is None else listed.expressions if isinstance(listed, exp.Tuple) else [listed]
-    found = [like(own.value(text), own.value(pattern), escape, ignore_case=isinstance(inner, exp.ILike)) for pattern in patterns]
-    if inner.args.get("negate"):
-        found = [Value(pc.invert(value.array), value.failed) for value in found]
-    joined = found[0]
-    for value in found[1:]:
-        function = pc.or_kleene if isinstance(each, exp.Any) else pc.and_kleene
-        joined = Value(function(joined.array, value.array), either(joined.failed, value.failed))
-    return joined
+    escape, inner = ("\\", node) if not isinstance(node, exp.Escape) else (node.expression.name, node.this)
+    if not isinstance(inner, exp.Like | exp.ILike):
+        raise outside(node.sql("spark"))
+    found = like(own.value(inner.this), own.value(inner.expression), escape, ignore_case=isinstance(inner, exp.ILike))
+    return Value(pc.invert(found.array), found.failed) if inner.args.get("negate") else found
 
 
 @rule(exp.If, exp.Case)
@@ -287,8 +271,6 @@ def _choice(own: Evaluator, node: exp.If | exp.Case) -> Value:
 #: Calls, and what is written otherwise but is one: the function's name and its arguments.
 _CALLS: Mapping[type, Callable[[Any], tuple[str, Sequence[exp.Expr | None]]]] = {
     exp.Anonymous: lambda node: (str(node.this).lower(), node.expressions),
-    exp.BitwiseLeftShift: lambda node: ("shiftleft", [node.left, node.right]),
-    exp.BitwiseRightShift: lambda node: ("shiftright", [node.left, node.right]),
     exp.DPipe: lambda node: ("concat", [node.left, node.right]),
     exp.RegexpLike: lambda node: ("rlike", [node.this, node.expression]),
     exp.Substring: lambda node: ("substring", [node.this, node.args.get("start"), node.args.get("length")]),
@@ -309,6 +291,102 @@ def _call(own: Evaluator, node: exp.Expr) -> Value:
 def _trim(own: Evaluator, node: exp.Trim) -> Value:
     characters = own.value(node.expression) if node.args.get("expression") else None
     return trimmed(str(node.args.get("position") or "both").lower(), own.value(node.this), characters)
+
+
+def _field_of(value: Value, name: str) -> Value:
+    """The field ``name`` of a struct, in any case."""
+    found = (
+        [index for index, field in enumerate(value.kind) if field.name.lower() == name.lower()] if pa.types.is_struct(value.kind) else []
+    )
+    if len(found) != 1:
+        raise outside(f"field {name!r}", value.kind)
+    return Value(pc.struct_field(value.array, found[0]), value.failed)
+
+
+def _first_equal(lists: pa.Array, items: pa.Array, wanted: pa.Array) -> tuple[npt.NDArray[Any], Mask]:
+    """Of each list the first place whose item equals the ``wanted`` one, −1 if none does; and whether a comparison in it is null.
+
+    ``items`` are the values of the lists, or the keys of maps.
+    """
+    starts, lengths = lists.offsets.to_numpy()[:-1].astype(np.int64), _lengths(lists)
+    rows = np.repeat(np.arange(len(lists)), lengths)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    equal = compared("=", Value(items.take(pa.array(starts[rows] + within))), Value(wanted.take(pa.array(rows)))).array
+    first, unknown, found = np.full(len(lists), -1), np.zeros(len(lists), np.bool_), holds(equal)
+    first[rows[found][::-1]] = within[found][::-1]  # in reverse, so that the first of equal ones is written last
+    unknown[rows[mask_of(equal.is_null())]] = True
+    return first, unknown
+
+
+def _of_key(value: Value, key: Value) -> Value:
+    own = cast(key, value.kind.key_type)
+    if evaluated.common(key.kind, value.kind.key_type) != value.kind.key_type:
+        raise outside("a map's item", value.kind, key.kind)
+
+    def found(maps: pa.Array, keys: pa.Array) -> Computed:
+        first, _ = _first_equal(maps, maps.keys, keys)
+        return maps.items.take(pa.array(first + maps.offsets.to_numpy()[:-1], mask=first < 0))
+
+    return applied(found, [value, own])
+
+
+def _lengths(lists: pa.Array) -> npt.NDArray[Any]:
+    offsets = lists.offsets.to_numpy().astype(np.int64)
+    return np.where(mask_of(lists.is_valid()), offsets[1:] - offsets[:-1], 0)
+
+
+def _of_place(value: Value, index: Value, name: str) -> Value:
+    """An item of an array: by ``get`` and behind brackets (``[``) from 0 on, by ``element_at`` from 1 on, or backwards from the end."""
+    if not pa.types.is_list(value.kind) or not (is_whole(index.kind) or index.kind == NULL):
+        raise outside("an item", value.kind, index.kind)
+    from_one, strict = name.endswith("element_at"), name in ("[", "element_at")
+
+    def found(lists: pa.Array, numbers: pa.Array) -> Computed:
+        # Behind brackets Spark takes the low 32 bits of an index.
+        lengths, given = _lengths(lists), numbers_of(numbers).astype(np.int32).astype(np.int64)
+        places = np.where(given > 0, given - 1, np.where(given < 0, lengths + given, -1)) if from_one else given
+        missing = (places < 0) | (places >= lengths)
+        items = lists.values.take(pa.array(lists.offsets.to_numpy()[:-1] + np.where(missing, 0, places), mask=missing))
+        return items, missing & strict | (given == 0) & from_one
+
+    return applied(found, [value, index if name == "[" and index.kind != NULL else cast(index, INT)])
+
+
+@calls("element_at", "try_element_at", "get")
+def _element_at(call: Call) -> Value:
+    value, index = call.values(2, 2)
+    return _of_key(value, index) if pa.types.is_map(value.kind) and call.name != "get" else _of_place(value, index, call.name)
+
+
+@calls("size", "cardinality", "array_size")
+def _size(call: Call) -> Value:
+    [value] = call.values(1, 1)
+    if not (pa.types.is_list(value.kind) or (pa.types.is_map(value.kind) and call.name != "array_size")):
+        raise call.refused(value)
+    return applied(lambda lists: pa.array(_lengths(lists).astype(np.int32)), [value])
+
+
+@calls("array_contains")
+def _contains(call: Call) -> Value:
+    value, wanted = call.values(2, 2)
+    item = value.kind.value_type if pa.types.is_list(value.kind) else NULL
+    if NULL in (item, wanted.kind) or (item != wanted.kind and not (evaluated.is_number(item) and evaluated.is_number(wanted.kind))):
+        raise call.refused(value, wanted)
+
+    def found(lists: pa.Array, each: pa.Array) -> Computed:
+        first, unknown = _first_equal(lists, lists.values, each)
+        return pa.array(first >= 0, mask=unknown & (first < 0))
+
+    return applied(found, [value, wanted])
+
+
+@calls("map_contains_key")
+def _contains_key(call: Call) -> Value:
+    value, wanted = call.values(2, 2)
+    if not pa.types.is_map(value.kind) or value.kind.key_type != wanted.kind:
+        raise call.refused(value, wanted)
+
+    return applied(lambda maps, each: pa.array(_first_equal(maps, maps.keys, each)[0] >= 0), [value, wanted])
 
 
 def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:

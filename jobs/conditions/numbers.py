@@ -26,6 +26,7 @@ from windowmill.jobs.conditions.evaluated import (
     LONG,
     NULL,
     TEXT,
+    Call,
     Computed,
     Mask,
     OutsideError,
@@ -35,19 +36,21 @@ from windowmill.jobs.conditions.evaluated import (
     at,
     by_rows,
     by_value,
+    calls,
     chosen,
     decimal_of,
     either,
+    function,
     is_number,
     is_time,
     is_whole,
     mask_of,
     name_of,
     numbers_of,
+    of_values,
     outside,
     without,
 )
-from windowmill.jobs.conditions.functions import Call, calls, function, of_values
 
 _COMPARED: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
     "=": pc.equal,
@@ -137,37 +140,42 @@ def arithmetic(sign: str, left: Value, right: Value) -> Value:
         left = right = cast(left, DOUBLE)
     # Spark evaluates the divisor first: where it is null, nothing else is evaluated.
     order = None if sign in ("+", "-", "*") else (1, 0)
-    if any(pa.types.is_decimal(value.kind) for value in (left, right)) and not {FLOAT, DOUBLE} & {left.kind, right.kind}:
+    if sign != "pmod" and any(pa.types.is_decimal(value.kind) for value in (left, right)) and not {FLOAT, DOUBLE} & {left.kind, right.kind}:
         return _of_decimals(sign, left, right, order)
     if sign == "/":
         return applied(_divided, [cast(left, DOUBLE), cast(right, DOUBLE)], order)
     kind = evaluated.common(left.kind, right.kind)
-    if kind is None or (sign == "div" and not is_whole(kind)):
+    if kind is None or (sign in ("div", "pmod") and not is_whole(kind)):
         raise outside(f"arithmetic ({sign})", left.kind, right.kind)
     kind = LONG if sign == "div" else kind
     function = _FLOATS[sign] if kind in (FLOAT, DOUBLE) else _WHOLE[sign]
     return applied(function, [cast(left, kind), cast(right, kind)], order)
 
 
+def _number(value: Value, what: str) -> Value:
+    """An operand of ``what`` that is a number, or of which Spark makes one."""
+    value = cast(value, DOUBLE) if value.kind in (TEXT, NULL) else value
+    if not is_number(value.kind):
+        raise outside(what, value.kind)
+    return value
+
+
+def _double(value: Value) -> Value:
+    return cast(_number(value, "a number"), DOUBLE)
+
+
 def negative(value: Value) -> Value:
     """``- value``."""
     if isinstance(value.literal, int | float | Decimal) and not isinstance(value.literal, bool):
         return Value(pc.negate(value.array), value.failed, -value.literal)
-    if value.kind in (TEXT, NULL):
-        value = cast(value, DOUBLE)
     if value.kind == INTERVAL:
         return applied(lambda array: array_of(-numbers_of(array), INTERVAL), [value])
-    if not is_number(value.kind):
-        raise outside("-", value.kind)
-    return applied(_negated, [value])
+    return applied(_negated, [_number(value, "-")])
 
 
 def absolute(value: Value) -> Value:
     """``abs(value)``."""
-    if value.kind in (TEXT, NULL):
-        value = cast(value, DOUBLE)
-    if not is_number(value.kind):
-        raise outside("abs", value.kind)
+    value = _number(value, "abs")
     if pa.types.is_decimal(value.kind):
         return applied(lambda array: by_value(array, lambda each: _turned(each, array.type) if each < 0 else each, array.type), [value])
     if not is_whole(value.kind):
@@ -232,11 +240,10 @@ def _positive_rest(one: pa.Array, other: pa.Array) -> Computed:
     return _in_width(np.where(rest < 0, np.fmod(turned, safe), rest), b == 0, one.type)
 
 
-def _float_rest(one: pa.Array, other: pa.Array, *, positive: bool = False) -> Computed:
+def _float_rest(one: pa.Array, other: pa.Array) -> Computed:
     a, b = numbers_of(one), numbers_of(other)
     with np.errstate(invalid="ignore"):
-        rest = np.fmod(a, b)
-        return array_of(np.where(rest < 0, np.fmod(rest + b, b), rest) if positive else rest, one.type), b == 0
+        return array_of(np.fmod(a, b), one.type), b == 0
 
 
 def _divided(one: pa.Array, other: pa.Array) -> Computed:
@@ -258,7 +265,6 @@ _FLOATS: Mapping[str, Callable[..., Computed]] = {
     "-": pc.subtract,
     "*": pc.multiply,
     "%": _float_rest,
-    "pmod": partial(_float_rest, positive=True),
 }
 
 
@@ -316,23 +322,17 @@ def _decimal_rest(a: Decimal, b: Decimal) -> Decimal:
     return EXACT.subtract(a, EXACT.multiply(EXACT.divide(a, b).to_integral_value(ROUND_DOWN), b))
 
 
-def _positive_decimal_rest(a: Decimal, b: Decimal) -> Decimal:
-    rest = _decimal_rest(a, b)
-    return _decimal_rest(EXACT.add(rest, b), b) if rest < 0 else rest
-
-
 _DECIMALS: Mapping[str, Callable[[Decimal, Decimal], Decimal]] = {
     "+": EXACT.add,
     "-": EXACT.subtract,
     "*": EXACT.multiply,
     "/": _decimal_quotient,
     "%": _decimal_rest,
-    "pmod": _positive_decimal_rest,
 }
 
 
-#: Casts by their types' names.
-_CASTS = {
+#: Types by the names of their casts.
+CASTS = {
     "tinyint": evaluated.BYTE,
     "smallint": evaluated.SHORT,
     "int": INT,
@@ -349,20 +349,10 @@ _CASTS = {
 _EXACT = 2.0**52
 
 
-@calls(*_CASTS)
+@calls(*CASTS)
 def _named_cast(call: Call) -> Value:
     [value] = call.values(1, 1)
-    return cast(value, _CASTS[call.name])
-
-
-@calls("positive")
-def _positive(call: Call) -> Value:
-    [value] = call.values(1, 1)
-    if value.kind in (TEXT, NULL):
-        return cast(value, DOUBLE)
-    if not is_number(value.kind) and value.kind != INTERVAL:
-        raise call.refused(value)
-    return value
+    return cast(value, CASTS[call.name])
 
 
 of_values("abs", 1, absolute)
@@ -383,12 +373,6 @@ def _tried(call: Call) -> Value:
     return Value(arithmetic(_TRIED[call.name], left, right).array)
 
 
-def _double(value: Value) -> Value:
-    if not (is_number(value.kind) or value.kind in (TEXT, NULL)):
-        raise outside("a number", value.kind)
-    return cast(value, DOUBLE)
-
-
 function("sqrt", takes=[_double])(pc.sqrt)
 
 
@@ -403,15 +387,6 @@ def _is_nan(call: Call) -> Value:
     [value] = call.values(1, 1)
     value = value if value.kind == FLOAT else _double(value)
     return Value(without(pc.fill_null(pc.is_nan(value.array), False), value.failed), value.failed)
-
-
-@calls("nanvl")
-def _nan_else(call: Call) -> Value:
-    value, other = cast_to_common(*call.values(2, 2))
-    if value.kind not in (FLOAT, DOUBLE):
-        raise call.refused(value, other)
-    nan = holds(pc.is_nan(value.array))
-    return chosen([nan, ~nan], [other, value], value.kind)
 
 
 @calls("power", "pow")
@@ -452,75 +427,38 @@ def _saturated(numbers: npt.NDArray[np.float64]) -> pa.Array:
     return array_of(np.where(beyond, edge, found), LONG)
 
 
-@calls("round", "bround")
+@calls("round")
 def _round(call: Call) -> Value:
     value, *places = call.values(1, 2)
     scale = places[0].literal if places else 0
-    if not isinstance(scale, int) or not (is_number(value.kind) or value.kind in (TEXT, NULL)):
-        raise outside(f"{call.name}() to a changing number of digits", value.kind)
-    value = _double(value) if value.kind in (TEXT, NULL) else value
-    mode = ROUND_HALF_UP if call.name == "round" else ROUND_HALF_EVEN
+    if not isinstance(scale, int) or scale < 0:
+        raise outside("round() to a changing or negative number of digits")
+    value = _number(value, "round()")
     if is_whole(value.kind):
-        return Value(value.array, value.failed) if scale >= 0 else applied(lambda array: _rounded_wholes(array, scale, mode), [value])
+        return Value(value.array, value.failed)
     if pa.types.is_decimal(value.kind):
-        kept = max(0, min(value.kind.scale, scale))
-        digits = max(value.kind.precision - value.kind.scale + 1 + kept, 1 - scale)
-        kind = pa.decimal128(min(digits, evaluated.MAX_DIGITS), kept)
-        places_ = min(kept, scale)
-        return applied(lambda array: by_value(array, lambda each: fitting(_rounded(each, places_, mode), kind), kind), [value])
-    return applied(lambda array: _rounded_floats(array, scale, mode), [value])
+        kept = min(value.kind.scale, scale)
+        kind = pa.decimal128(min(value.kind.precision - value.kind.scale + 1 + kept, evaluated.MAX_DIGITS), kept)
+        return applied(lambda array: by_value(array, lambda each: fitting(each, kind), kind), [value])
+    return applied(lambda array: _rounded_floats(array, scale), [value])
 
 
-def _rounded(value: Decimal, scale: int, mode: str) -> Decimal:
-    return value.quantize(Decimal(1).scaleb(-scale), mode, EXACT) if scale < -value.as_tuple().exponent else value  # type: ignore[operator]
-
-
-def _rounded_wholes(array: pa.Array, scale: int, mode: str) -> Computed:
-    bound = 1 << array.type.bit_width - 1
-
-    def rounded(value: int) -> int:
-        found = int(_rounded(Decimal(value), scale, mode))
-        if not -bound <= found < bound:
-            raise ValueError(value)
-        return found
-
-    return by_value(array, rounded, array.type)
-
-
-def _rounded_floats(array: pa.Array, scale: int, mode: str) -> Computed:
+def _rounded_floats(array: pa.Array, scale: int) -> Computed:
     numbers = numbers_of(array).astype(np.float64)
     ten = 10.0 ** min(scale, 22)
     with np.errstate(all="ignore"):
         scaled = np.abs(numbers) * ten
         rest = scaled - np.floor(scaled)
         # Where it is plain to which side a number goes, and both the digits and the power of ten are exact.
-        plain = (scaled < _EXACT / 1_000) & (np.abs(rest - 0.5) > 1e-6) & (0 <= scale <= 22) & (array.type == DOUBLE)
+        plain = (scaled < _EXACT / 1_000) & (np.abs(rest - 0.5) > 1e-6) & (scale <= 22) & (array.type == DOUBLE)
         found = np.copysign(np.floor(scaled + 0.5) / ten, numbers)
     found = np.where(found == 0, 0.0, found)
     for place in np.flatnonzero(~plain & np.isfinite(numbers)).tolist():
-        found[place] = float(_rounded(Decimal(repr(float(numbers[place]))), scale, mode))
+        written = Decimal(repr(float(numbers[place])))
+        digits = -int(written.as_tuple().exponent)
+        found[place] = float(written.quantize(Decimal(1).scaleb(-scale), ROUND_HALF_UP, EXACT) if scale < digits else written)
     found = np.where(np.isfinite(numbers), found, numbers)
     return array_of(np.where((found == 0) & np.isfinite(numbers), 0.0, found).astype(array.type.to_pandas_dtype()), array.type)
-
-
-_SHIFTS: dict[str, Callable[..., npt.NDArray[Any]]] = {"shiftleft": np.left_shift, "shiftright": np.right_shift}
-
-
-@calls("shiftleft", "shiftright", "shiftrightunsigned")
-def _shifted(call: Call) -> Value:
-    value, by = call.values(2, 2)
-    if not is_whole(value.kind) or not is_whole(by.kind) or by.kind == LONG:
-        raise call.refused(value, by)
-    value = value if value.kind == LONG else cast(value, INT)
-
-    def shifted(array: pa.Array, places: pa.Array) -> Computed:
-        numbers, bits = numbers_of(array), numbers_of(places) & (array.type.bit_width - 1)
-        if call.name == "shiftrightunsigned":
-            unsigned = numbers.view(f"u{numbers.dtype.itemsize}")
-            return array_of((unsigned >> bits.astype(unsigned.dtype)).view(numbers.dtype), array.type)
-        return array_of(_SHIFTS[call.name](numbers, bits.astype(numbers.dtype)), array.type)
-
-    return applied(shifted, [value, by])
 
 
 @calls("greatest", "least")
@@ -595,11 +533,3 @@ def _if(call: Call) -> Value:
     if len(call.nodes) != 3:
         raise OutsideError("if() of other than three arguments")
     return choice([call.own.truth(call.nodes[0])], [call.own.value(node) for node in call.nodes[1:]])
-
-
-@calls("decode")
-def _decode(call: Call) -> Value:
-    value, *given = call.values(3)
-    if len(given) % 2 == 0:
-        raise outside("decode() without a default", instead="a default as its last argument")
-    return choice([same(value, each) for each in given[:-1:2]], [*given[1::2], given[-1]])

@@ -2,67 +2,56 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-import hashlib
 import re
-import zlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions.casts import EXACT
+from windowmill.jobs.conditions.casts import literal_of, text, whole
 from windowmill.jobs.conditions.evaluated import (
-    BINARY,
     BOOL,
     INT,
     LONG,
-    NULL,
     TEXT,
+    Call,
     Computed,
     OutsideError,
     Value,
     applied,
-    array_of,
     by_rows,
     by_value,
+    calls,
+    each_row,
     either,
-    is_whole,
-    numbers_of,
+    function,
     outside,
     without,
 )
-from windowmill.jobs.conditions.functions import Call, calls, each_row, function, literal_of, text, whole
 from windowmill.jobs.conditions.numbers import choice, is_null
 
 _ENDS = "\\n\\r\\x85\\u2028\\u2029"
 #: The end, or before the last line's end: ``$`` in Java.
 _DOLLAR = r"(?:(?<!\r)(?=\n\Z)|(?=(?:\r\n|[\r\x85\u2028\u2029])?\Z))"
 _DOLLAR_OF_RE2 = r"(?:\r\n|[\n\r\x{85}\x{2028}\x{2029}])?\z"
-_NAMED = {
-    "Alpha": "a-zA-Z",
-    "Digit": "0-9",
-    "Alnum": "a-zA-Z0-9",
-    "Upper": "A-Z",
-    "Lower": "a-z",
-    "Space": " \\t-\\r",
-    "XDigit": "0-9a-fA-F",
-    "ASCII": "\\x00-\\x7f",
-    "Punct": "!-/:-@\\[-`{-~",
-}
 #: Numbers that are no digits, such as \u00b2 and \u00bd, and accents that follow their letter.
 _NO_DIGITS = "\u00b2\u00b3\u00b9\u00bc-\u00be\u2070\u2074-\u2079\u2080-\u2089\u2150-\u2182\u2185-\u2189\u2460-\u249b\u2776-\u2793\u3007"
 _ACCENTS = "\u0300-\u036f\u0591-\u05bd\u064b-\u065f\u20d0-\u20dc"
+#: What words consist of to Java: letters, digits and accents of all scripts, but not other numbers.
+_WORD = rf"[^\W{_NO_DIGITS}]|[{_ACCENTS}]"
+#: What letters behind a backslash mean to Python and to RE2, which leaves the vertical tab out of spaces.
+_ESCAPES: dict[str, tuple[str, str | None]] = {
+    **{letter: (f"\\{letter}", f"\\{letter}") for letter in "tnrdDwW"},
+    "s": ("[ \\t-\\r]", "[ \\t-\\r]"),
+    "S": ("[^ \\t-\\r]", "[^ \\t-\\r]"),
+    "b": (f"(?u:(?<={_WORD})(?!{_WORD})|(?<!{_WORD})(?={_WORD}))", None),
+}
+_IN_CLASSES = {**{letter: f"\\{letter}" for letter in "tnrdDwW"}, "s": " \\t-\\r"}
 _TOKEN = re.compile(
-    r"(?P<escape>\\(?:x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|p\{\w+\}|k<\w+>|.))|(?P<group>\((?:\?(?:<[A-Za-z]\w*>|<[=!]|[:=!>]|[is]+\)))?)"
-    r"|(?P<class>\[\^?)|(?P<count>\{[0-9]+(?:,[0-9]*)?\}|[*+?])(?P<kind>[+?]?)|(?P<other>.)",
+    r"\\(?P<escape>.)|\[(?P<class>\^?+(?:[^\[\]\\]|\\.)+)\]|(?P<group>\((?:\?:|(?!\?)))"
+    r"|(?P<count>(?:[*+?]|\{[0-9]+(?:,[0-9]*)?\})\??)|(?P<other>[^\\\[(*+?{])",
     re.DOTALL,
 )
 
@@ -82,135 +71,59 @@ class Pattern:
 @lru_cache(1_000)
 def pattern_of(text: str) -> Pattern:
     """The pattern written ``text``; raises ``OutsideError`` if it may mean something else here than in Java, or nothing."""
-    flags, rest = re.ASCII, text
-    if found := re.match(r"\(\?([is]+)\)", text):
-        rest = text[found.end() :]
-        flags |= (re.IGNORECASE if "i" in found[1] else 0) | (re.DOTALL if "s" in found[1] else 0)
+    rest = text.removeprefix("(?i)")
     try:
-        pieces = list(_pieces(rest, every="s" in (found[1] if found else "")))
-        compiled = re.compile("".join(python for python, _ in pieces), flags)
-    except (re.error, OverflowError) as err:
-        raise OutsideError(f"the pattern {text!r}") from err
-    except ValueError as err:
-        raise OutsideError(f"the pattern {text!r} ({err})") from err
-    ours = None if any(re2 is None for _, re2 in pieces) or re.search(r"\{[0-9]{4,}", rest) else "".join(re2 or "" for _, re2 in pieces)
-    if ours is not None and flags & re.IGNORECASE:
-        # RE2 would take letters of other scripts for those of ASCII.
-        ours = None
-    return Pattern(compiled, ours)
+        pieces = list(_pieces(rest))
+        compiled = re.compile("".join(python for python, _ in pieces), re.ASCII if rest == text else re.ASCII | re.IGNORECASE)
+    except (re.error, OverflowError, ValueError) as err:
+        raise outside(f"the pattern {text!r}", instead=r"one of classes, groups, quantifiers, anchors and \d, \w, \s, \b") from err
+    # RE2 would take letters of other scripts for those of ASCII, and repeats nothing more than 1,000 times.
+    if rest != text or any(re2 is None for _, re2 in pieces) or re.search(r"\{[0-9]{4,}", rest):
+        return Pattern(compiled, None)
+    return Pattern(compiled, "".join(re2 or "" for _, re2 in pieces))
 
 
-def _pieces(text: str, *, every: bool) -> Iterator[tuple[str, str | None]]:
-    """Each part of the pattern for Python and for RE2; ``every`` where a dot takes the ends of lines too."""
-    place, depth, quantified = 0, 0, False
+def _pieces(text: str) -> Iterator[tuple[str, str | None]]:
+    """Each part of a pattern for Python and for RE2; raises ``ValueError`` for one that is not known here."""
+    place, depth, repeatable = 0, 0, False
     while place < len(text):
         found = _TOKEN.match(text, place)
-        assert found is not None
-        place, after = found.end(), text[found.end() :]
-        kind, piece = str(found.lastgroup), found[0]
-        if found["count"]:
-            if not quantified:
-                raise ValueError("a quantifier of nothing, or of another")
-            yield piece, None if found["kind"] == "+" else piece
-            quantified = False
-            continue
-        quantified = True
-        if kind == "escape":
-            yield _escape(piece)
-        elif kind == "group":
-            if piece.endswith(")"):
-                raise ValueError("flags behind the beginning")
-            depth, quantified = depth + 1, False
-            own = re.sub(r"^\(\?<(?=\w)", "(?P<", piece)
-            yield own, None if own in ("(?=", "(?!", "(?<=", "(?<!", "(?>") else own
-        elif kind == "class":
-            own, place = _class(text, found.start())
+        if found is None or (found["count"] and not repeatable):
+            raise ValueError(text[place:])
+        place, piece = found.end(), found[0]
+        repeatable = not (found["count"] or found["group"] or piece in "|^$")
+        depth += bool(found["group"]) - (piece == ")")
+        if found["escape"]:
+            yield _ESCAPES.get(found["escape"]) or (_plain(found["escape"]),) * 2
+        elif found["class"]:
+            own = _class(found["class"])
             yield own, own
         elif piece == ".":
-            yield ("(?s:.)", "(?s:.)") if every else (f"[^{_ENDS}]", r"[^\n\r\x{85}\x{2028}\x{2029}]")
+            yield f"[^{_ENDS}]", r"[^\n\r\x{85}\x{2028}\x{2029}]"
         elif piece == "$":
-            yield _DOLLAR, _DOLLAR_OF_RE2 if not after or (depth == 0 and after[0] == "|") else None
-            quantified = False
-        elif piece == "{":
-            raise ValueError("a brace that is no quantifier")
+            yield _DOLLAR, _DOLLAR_OF_RE2 if place == len(text) or (depth == 0 and text[place] == "|") else None
         else:
-            depth -= piece == ")"
-            quantified = piece not in "|^"
-            plain = piece if piece in ")|^" else re.escape(piece) if piece.isascii() and not piece.isalnum() else piece
-            yield plain, plain
+            own = piece if found["group"] or found["count"] or piece in ")|^" or piece.isalnum() else re.escape(piece)
+            yield own, own
 
 
-_SIMPLE = {"t": "\\t", "n": "\\n", "r": "\\r", "f": "\\f", "a": "\\x07", "e": "\\x1b"}
-#: What words consist of to Java: letters, digits and accents of all scripts, but not other numbers.
-_WORD = rf"[^\W{_NO_DIGITS}]|[{_ACCENTS}]"
-#: What letters behind a backslash mean to Python and to RE2, which leaves the vertical tab out of spaces.
-_ESCAPES: dict[str, tuple[str, str | None]] = {
-    **{letter: (own, own) for letter, own in _SIMPLE.items()},
-    **{letter: (f"\\{letter}", f"\\{letter}") for letter in "dDwWA"},
-    "s": ("[ \\t-\\r]", "[ \\t-\\r]"),
-    "S": ("[^ \\t-\\r]", "[^ \\t-\\r]"),
-    "b": (f"(?u:(?<={_WORD})(?!{_WORD})|(?<!{_WORD})(?={_WORD}))", None),
-    "B": (f"(?u:(?<={_WORD})(?={_WORD})|(?<!{_WORD})(?!{_WORD}))", None),
-    "z": (r"\Z", r"\z"),
-    "Z": (_DOLLAR, None),
-}
+def _plain(character: str) -> str:
+    if character.isalnum():
+        raise ValueError(character)
+    return re.escape(character)
 
 
-def _escape(piece: str) -> tuple[str, str | None]:
-    letter = piece[1:2]
-    if letter in _ESCAPES:
-        return _ESCAPES[letter]
-    if letter in ("x", "u"):
-        return piece, "\\x{" + piece[2:] + "}"
-    if letter == "p" and piece[3:-1] in _NAMED:
-        own = f"[{_NAMED[piece[3:-1]]}]"
-        return own, own
-    if letter == "k":
-        return f"(?P={piece[3:-1]})", None
-    if letter.isdigit() and letter != "0":
-        return piece, None
-    if not letter or letter.isalnum():
-        raise ValueError(f"{piece} is not the same here")
-    return re.escape(letter), re.escape(letter)
-
-
-def _class(text: str, start: int) -> tuple[str, int]:
-    """The class of characters that begins at ``start``, and the place behind it."""
-    place = start + 1
-    own = "["
-    if text[place : place + 1] == "^":
-        own, place = "[^", place + 1
-    if text[place : place + 1] in ("]", ""):
-        raise ValueError("an empty class")
-    while text[place : place + 1] != "]":
-        character = text[place : place + 1]
-        if not character or character == "[" or text[place : place + 2] == "&&":
-            raise ValueError("a class within a class, or one without an end")
-        if character == "\\":
-            found = re.compile(r"\\(?:x[0-9a-fA-F]{2}|p\{\w+\}|.)", re.DOTALL).match(text, place)
-            if found is None:
-                raise ValueError("a class without an end")
-            own += _escape_in_class(found[0])
-            place = found.end()
-            continue
-        own += character if character.isalnum() or character in "-_ " or not character.isascii() else "\\" + character
-        place += 1
-    return own + "]", place + 1
-
-
-def _escape_in_class(piece: str) -> str:
-    letter = piece[1:2]
-    if letter == "s":
-        return " \\t-\\r"
-    if letter == "p" and piece[3:-1] in _NAMED:
-        return _NAMED[piece[3:-1]]
-    if letter in _SIMPLE:
-        return _SIMPLE[letter]
-    if letter in "dDwWx" and letter:
-        return piece
-    if not letter or letter.isalnum():
-        raise ValueError(f"{piece} is not the same here")
-    return "\\" + letter
+def _class(text: str) -> str:
+    """The class of characters that is written ``text`` between its brackets."""
+    if "&&" in text:
+        raise ValueError(text)
+    own = "[^" if text[0] == "^" else "["
+    for escape, character in re.findall(r"\\(.)|(.)", text.removeprefix("^"), re.DOTALL):
+        if escape:
+            own += _IN_CLASSES.get(escape) or _plain(escape)
+        else:
+            own += character if character.isalnum() or character in "-_ " or not character.isascii() else "\\" + character
+    return own + "]"
 
 
 def replacement_of(text: str, pattern: re.Pattern[str]) -> Callable[[re.Match[str]], str]:
@@ -264,14 +177,6 @@ _TEXTS = pa.list_(TEXT)
 
 function("length", "char_length", "character_length", "len", takes=[text])(pc.utf8_length)
 function("reverse", takes=[text])(pc.utf8_reverse)
-
-
-@calls("octet_length", "bit_length")
-def _bytes(call: Call) -> Value:
-    [value] = call.values(1, 1)
-    bits = 8 if call.name == "bit_length" else 1
-    own = value if value.kind == BINARY else text(value)
-    return applied(lambda array: pc.multiply(pc.binary_length(array), pa.scalar(bits, INT)), [own])
 
 
 def _cased(ascii_kernel: Callable[[pa.Array], pa.Array], whole_text: Callable[[str], str]) -> Callable[[pa.Array], Computed]:
@@ -332,35 +237,14 @@ def _concat(call: Call) -> Value:
 
 @calls("concat_ws")
 def _concat_with(call: Call) -> Value:
-    given = call.values(2)
-    values = [text(given[0]), *(value if value.kind == _TEXTS else text(value) for value in given[1:])]
-    if any(value.kind == _TEXTS for value in values):
-        return _joined_items(values)
-    separator, first, *parts = (value.array for value in values)
-    joined = first
+    values = [text(value) for value in call.values(2)]
+    separator, joined, *parts = (value.array for value in values)
     for part in parts:
-        both = pc.binary_join_element_wise(joined, part, separator)
-        joined = pc.coalesce(both, joined, part)
+        # Arrow's own join without nulls drops rows of nulls alone.
+        joined = pc.coalesce(pc.binary_join_element_wise(joined, part, separator), joined, part)
     joined = pc.if_else(pc.is_null(separator), pa.scalar(None, TEXT), pc.fill_null(joined, ""))
     failed = either(*(value.failed for value in values))
     return Value(without(joined, failed), failed)
-
-
-def _joined_items(values: Sequence[Value]) -> Value:
-    """Texts, and items of arrays of texts, joined by the separator, which comes first; nulls are left out."""
-    failed = either(*(value.failed for value in values))
-    rows = zip(*(value.array.to_pylist() for value in values), strict=True)
-    each_row = ((row[0], [item for part in row[1:] for item in (part if isinstance(part, list) else [part])]) for row in rows)
-    found = [None if separator is None else separator.join(item for item in items if item is not None) for separator, items in each_row]
-    return Value(without(pa.array(found, TEXT), failed), failed)
-
-
-@calls("array_join")
-def _array_join(call: Call) -> Value:
-    items, separator = call.values(2, 2)
-    if items.kind != _TEXTS:
-        raise call.refused(items)
-    return applied(lambda *arrays: _joined_items([text(separator), *map(Value, arrays[:1])]).array, [items, text(separator)])
 
 
 @calls("locate", "position")
@@ -480,22 +364,6 @@ def _regexp_replace(call: Call) -> Value:
     return applied(lambda texts: by_value(texts, lambda each: compiled.sub(replaced, each), TEXT), [text(subject)])
 
 
-@calls("regexp_count", "regexp_substr", "regexp_instr")
-def _regexp_found(call: Call) -> Value:
-    subject, written = call.values(2, 2)
-    compiled = pattern_of(literal_of(written, call.name)).compiled
-
-    def found(each: str) -> int | str | None:
-        if call.name == "regexp_count":
-            return sum(1 for _ in compiled.finditer(each))
-        first = compiled.search(each)
-        if call.name == "regexp_instr":
-            return 0 if first is None else len(each[: first.start()].encode("utf-16-le")) // 2 + 1  # as Java counts
-        return None if first is None else first[0]
-
-    return applied(lambda texts: by_value(texts, found, TEXT if call.name == "regexp_substr" else INT), [text(subject)])
-
-
 @calls("split")
 def _split(call: Call) -> Value:
     subject, written, *rest = call.values(2, 3)
@@ -521,109 +389,3 @@ def _split_by(compiled: re.Pattern[str], each: str, limit: int) -> list[str]:
         parts.append(each[place : found.start()])
         place = found.end()
     return [*parts, each[place:]]
-
-
-_SHA2 = {0: "sha256", 224: "sha224", 256: "sha256", 384: "sha384", 512: "sha512"}
-_SEED = 42
-_Words = npt.NDArray[np.uint32]
-
-
-def octets(value: Value) -> Value:
-    """An argument that is bytes, or a text as its bytes."""
-    if value.kind not in (TEXT, BINARY, NULL):
-        raise outside("bytes", value.kind)
-    return applied(lambda array: array.cast(BINARY), [value])
-
-
-def _from_hex(digits: str) -> bytes | None:
-    with suppress(ValueError):
-        return binascii.unhexlify(digits if len(digits) % 2 == 0 else "0" + digits)
-    return None
-
-
-each_row("md5", of=lambda each: hashlib.md5(each, usedforsecurity=False).hexdigest(), takes=[octets])
-each_row("sha1", "sha", of=lambda each: hashlib.sha1(each, usedforsecurity=False).hexdigest(), takes=[octets])
-each_row("crc32", of=zlib.crc32, takes=[octets], kind=LONG)
-each_row("base64", of=lambda each: base64.b64encode(each).decode(), takes=[octets])
-each_row("unhex", of=_from_hex, takes=[text], kind=BINARY)
-
-
-@calls("sha2")
-def _sha2(call: Call) -> Value:
-    value, bits = call.values(2, 2)
-    if not isinstance(bits.literal, int):
-        raise outside("sha2() of a changing number of bits")
-    name = _SHA2.get(bits.literal)
-    return applied(lambda array: by_value(array, lambda each: hashlib.new(name, each).hexdigest() if name else None, TEXT), [octets(value)])
-
-
-@calls("hex")
-def _hex(call: Call) -> Value:
-    [value] = call.values(1, 1)
-    if is_whole(value.kind):
-        return applied(lambda array: by_value(array, lambda each: f"{each & (1 << 64) - 1:X}", TEXT), [value])
-    return applied(lambda array: by_value(array, lambda each: each.hex().upper(), TEXT), [octets(value)])
-
-
-@calls("hash")
-def _hash(call: Call) -> Value:
-    """Murmur3 in 32 bits: the hash of each value is the seed of the next one; a null does not change it."""
-    values = call.values(1)
-    for value in values:
-        if pa.types.is_nested(value.kind) or pa.types.is_duration(value.kind):
-            raise call.refused(value)
-    found, failed = np.full(call.own.n, _SEED, np.uint32), either(*(value.failed for value in values))
-    for value in values:
-        if value.kind != NULL:
-            found = np.where(value.valid, _murmur(value.array, found), found)
-    return Value(array_of(found.view(np.int32), INT, failed), failed)
-
-
-def _murmur(array: pa.Array, seed: _Words) -> _Words:
-    kind = array.type
-    if kind in (TEXT, BINARY):
-        return _murmur_of_bytes(array.cast(BINARY).to_pylist(), seed)
-    if pa.types.is_decimal(kind):
-        unscaled = [0 if each is None else int(each.scaleb(kind.scale, EXACT)) for each in array.to_pylist()]
-        if kind.precision > 18:
-            return _murmur_of_bytes([each.to_bytes((each + (each < 0)).bit_length() // 8 + 1, signed=True) for each in unscaled], seed)
-        numbers: npt.NDArray[Any] = np.asarray(unscaled, np.int64)
-    else:
-        numbers = numbers_of(array)
-        numbers = numbers + 0.0 if pa.types.is_floating(kind) else numbers  # -0.0 is 0.0
-        numbers = numbers.view(f"i{numbers.dtype.itemsize}") if pa.types.is_floating(kind) else numbers
-    wide = kind == LONG or numbers.dtype.itemsize == np.int64().itemsize
-    words = [numbers & 0xFFFFFFFF, numbers >> 32] if wide else [numbers]
-    for word in words:
-        seed = _mixed(seed, word)
-    return _finished(seed, np.uint32(4 * len(words)))
-
-
-def _murmur_of_bytes(texts: list[bytes | None], seed: _Words) -> _Words:
-    found = seed.copy()
-    lengths = np.array([len(each or b"") for each in texts], np.int64)
-    for length in np.unique(lengths):
-        rows = np.flatnonzero(lengths == length)
-        octets_ = np.frombuffer(b"".join(texts[row] or b"" for row in rows), np.uint8).reshape(len(rows), length)
-        own, whole = seed[rows], length - length % 4
-        for word in np.ascontiguousarray(octets_[:, :whole]).view("<u4").T if whole else ():
-            own = _mixed(own, word)
-        for rest in octets_[:, whole:].view(np.int8).T:  # Spark mixes in each of the last bytes as a word
-            own = _mixed(own, rest.astype(np.int32))
-        found[rows] = _finished(own, np.uint32(length))
-    return found
-
-
-def _mixed(seed: _Words, word: npt.NDArray[Any]) -> _Words:
-    own = word.astype(np.uint32) * np.uint32(0xCC9E2D51)
-    own = (own << np.uint32(15) | own >> np.uint32(17)) * np.uint32(0x1B873593)
-    seed = seed ^ own
-    found: _Words = (seed << np.uint32(13) | seed >> np.uint32(19)) * np.uint32(5) + np.uint32(0xE6546B64)
-    return found
-
-
-def _finished(seed: _Words, length: np.uint32) -> _Words:
-    seed = seed ^ length
-    seed = (seed ^ seed >> np.uint32(16)) * np.uint32(0x85EBCA6B)
-    seed = (seed ^ seed >> np.uint32(13)) * np.uint32(0xC2B2AE35)
-    return seed ^ seed >> np.uint32(16)

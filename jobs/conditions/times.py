@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from decimal import Decimal
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 from sqlglot import exp
 
-from windowmill.jobs.conditions.casts import cast, date_of, date_text, days_of, seconds_ahead, zone_of
+from windowmill.jobs.conditions.casts import cast, date_of, date_text, days_of, literal_of, whole
 from windowmill.jobs.conditions.evaluated import (
     DATE,
-    DOUBLE,
     INSTANT,
     INT,
     INTERVAL,
@@ -26,11 +22,15 @@ from windowmill.jobs.conditions.evaluated import (
     MONTHS,
     NULL,
     TEXT,
+    Call,
     Computed,
+    Evaluator,
     Value,
     applied,
     array_of,
     by_value,
+    calls,
+    function,
     is_time,
     is_whole,
     mask_of,
@@ -38,13 +38,8 @@ from windowmill.jobs.conditions.evaluated import (
     outside,
     repeated,
 )
-from windowmill.jobs.conditions.functions import Call, Evaluator, calls, function, literal_of, whole
 from windowmill.jobs.conditions.numbers import exactly
-from windowmill.jobs.instants import MONTH_NAMES, PatternError, pattern_of
-
-if TYPE_CHECKING:
-    from zoneinfo import ZoneInfo
-
+from windowmill.jobs.instants import PatternError, pattern_of
 
 Ints = npt.NDArray[np.int64]
 DAY, HOUR, MINUTE, SECOND = 86_400_000_000, 3_600_000_000, 60_000_000, 1_000_000
@@ -103,30 +98,13 @@ _DATE_PARTS: Mapping[str, Callable[[Ints], Ints]] = {
     "month": lambda days: _months(days) % 12 + 1,
     "day": _day_of_month,
     "dayofweek": lambda days: (days + _THURSDAY + 1) % 7 + 1,
-    "dayofweek_iso": lambda days: _weekday(days) + 1,
     "weekday": _weekday,
     "dayofyear": lambda days: days - _year_start(days) + 1,
     "weekofyear": lambda days: (_iso_thursday(days) - _year_start(_iso_thursday(days))) // 7 + 1,
-    "yearofweek": lambda days: _months(_iso_thursday(days)) // 12 + 1970,
 }
 _CLOCK_PARTS = {"hour": (DAY, HOUR), "minute": (HOUR, MINUTE), "second": (MINUTE, SECOND)}
-#: Names of the parts that extract() and date_part() take.
-_PART_NAMES = {
-    **dict.fromkeys(("year", "y", "years", "yr", "yrs"), "year"),
-    **dict.fromkeys(("quarter", "qtr"), "quarter"),
-    **dict.fromkeys(("month", "mon", "mons", "months"), "month"),
-    **dict.fromkeys(("week", "w", "weeks"), "weekofyear"),
-    **dict.fromkeys(("day", "d", "days"), "day"),
-    **dict.fromkeys(("dayofweek", "dow"), "dayofweek"),
-    **dict.fromkeys(("dayofweek_iso", "dow_iso"), "dayofweek_iso"),
-    "doy": "dayofyear",
-    "yearofweek": "yearofweek",
-    **dict.fromkeys(("hour", "h", "hours", "hr", "hrs"), "hour"),
-    **dict.fromkeys(("minute", "m", "min", "mins", "minutes"), "minute"),
-}
-
-_SECONDS = frozenset({"second", "s", "sec", "secs", "seconds"})
-WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+#: Names of the parts that extract() and date_part() take besides those of functions.
+_PART_NAMES = {"week": "weekofyear", "dow": "dayofweek", "doy": "dayofyear"}
 
 
 def date(value: Value) -> Value:
@@ -161,17 +139,10 @@ def _named_part(call: Call) -> Value:
 def _date_part(call: Call) -> Value:
     part, value = call.values(2, 2)
     written = literal_of(part, call.name).lower()
-    if written in _SECONDS and is_time(value.kind):
-        return applied(_seconds, [instant(value)])
-    name = _PART_NAMES.get(written)
-    if name is None or not (is_time(value.kind) or value.kind == TEXT):
+    name = _PART_NAMES.get(written, written)
+    if name not in (*_DATE_PARTS, "hour", "minute") or not (is_time(value.kind) or value.kind == TEXT):
         raise outside(f"{call.name}() of {part.literal!r}", value.kind)
     return _part(name, value)
-
-
-def _seconds(instants: pa.Array) -> Computed:
-    micros = array_of(numbers_of(instants) % MINUTE, LONG).cast(pa.decimal128(19, 0))
-    return pc.multiply(micros, pa.scalar(Decimal("0.000001"), pa.decimal128(6, 6))).cast(pa.decimal128(8, 6))
 
 
 def _truncated(days: Ints, unit: str) -> Ints:
@@ -207,38 +178,6 @@ def _trunc(call: Call) -> Value:
 @function("last_day", takes=[date])
 def _last_day(dates: pa.Array) -> Computed:
     return array_of(_first_days(_months(days_in(dates)) + 1) - 1, DATE)
-
-
-@calls("next_day")
-def _next_day(call: Call) -> Value:
-    value, named = call.values(2, 2)
-    name = literal_of(named, call.name).lower()
-    day = next((number for number, each in enumerate(map(str.lower, WEEKDAYS)) if name in (each, each[:2], each[:3])), None)
-    if day is None:
-        raise outside(f"next_day() of {named.literal!r}")
-
-    def next_one(dates: pa.Array) -> Computed:
-        days = days_in(dates)
-        return array_of(days + (day - _weekday(days) - 1) % 7 + 1, DATE)
-
-    return applied(next_one, [date(value)])
-
-
-@calls("months_between")
-def _months_between(call: Call) -> Value:
-    one, other, *exact = call.values(2, 3)
-    if exact and exact[0].literal is not True:
-        raise outside("months_between() without rounding")
-    return applied(_months_apart, [cast(instant(one), INSTANT), cast(instant(other), INSTANT)])
-
-
-def _months_apart(one: pa.Array, other: pa.Array) -> Computed:
-    (day, time), (day_, time_) = (np.divmod(numbers_of(each).astype(np.int64), DAY) for each in (one, other))
-    months, days = _months(day) - _months(day_), _day_of_month(day) - _day_of_month(day_)
-    last = (_first_days(_months(each) + 1) - 1 == each for each in (day, day_))
-    seconds = days * 86_400 + time // SECOND - time_ // SECOND
-    found = np.where((days == 0) | np.logical_and(*last), months, months + seconds / (31 * 86_400))
-    return array_of(np.floor(np.abs(found) * 1e8 + 0.5) / 1e8 * np.sign(found), DOUBLE)
 
 
 def _small(value: Value) -> Value:
@@ -376,94 +315,18 @@ def _of_unix(call: Call) -> Value:
     return applied(lambda array: later(zero, numbers_of(array).astype(np.int64), unit), [whole(LONG)(value)])
 
 
-@calls("unix_date")
-def _unix_date(call: Call) -> Value:
-    [value] = call.values(1, 1)
-    if value.kind != DATE:
-        raise call.refused(value)
-    return applied(lambda dates: dates.view(pa.int32()), [value])
-
-
-function("date_from_unix_date", takes=[whole()])(lambda days: days.view(DATE))
-
-
-@function("make_date", takes=[whole(), whole(), whole()])
-def _make_date(years: pa.Array, months: pa.Array, days: pa.Array) -> Computed:
-    found, failed = np.zeros(len(years), np.int32), np.zeros(len(years), np.bool_)
-    for number, parts in enumerate(zip(*map(numbers_of, (years, months, days)), strict=True)):
-        try:
-            found[number] = days_of(*map(int, parts))
-        except (ValueError, OverflowError):
-            failed[number] = True
-    return array_of(found, DATE), failed
-
-
-def _zone(value: Value, name: str) -> ZoneInfo | int:
-    try:
-        return zone_of(literal_of(value, name))
-    except ValueError as err:
-        raise outside(f"the zone {value.literal!r}", instead="a name such as Europe/Paris, or +02:00") from err
-
-
-def _moved(value: Value, origin: ZoneInfo | int, target: ZoneInfo | int) -> Value:
-    """Times on the wall clock of ``origin`` as those of ``target``."""
-
-    def moved(micros: int) -> int:
-        seconds, fraction = divmod(micros, SECOND)
-        seconds -= seconds_ahead(origin, seconds, local=True)
-        found = (seconds + seconds_ahead(target, seconds, local=False)) * SECOND + fraction
-        if not -(2**63) <= found < 2**63:
-            raise ValueError(micros)
-        return found
-
-    return applied(lambda times: by_value(times, moved, value.kind), [value])
-
-
-@calls("from_utc_timestamp", "to_utc_timestamp")
-def _from_utc(call: Call) -> Value:
-    value, named = call.values(2, 2)
-    zone = _zone(named, call.name)
-    value = cast(value, INSTANT)
-    return _moved(value, 0, zone) if call.name == "from_utc_timestamp" else _moved(value, zone, 0)
-
-
-@calls("convert_timezone")
-def _convert(call: Call) -> Value:
-    origin, target, value = call.values(3, 3)
-    if value.kind not in (LOCAL_TIME, TEXT):
-        raise call.refused(value)
-    return _moved(cast(value, LOCAL_TIME), _zone(origin, call.name), _zone(target, call.name))
-
-
-#: Months of an interval's unit; other units are of :data:`CLOCK`.
-_UNITS_MONTHS = {"MONTH": 1, "YEAR": 12}
-_PART = re.compile(r"\s*([+-]?)\s*([0-9]{1,9})(?:\.([0-9]{1,6}))?\s+([A-Za-z]+?)[sS]?(?=\s|$)")
-_INTERVAL_INSTEAD = "whole numbers of years and months, or of weeks, days, hours and less"
-_CLOCK_TEXT = re.compile(r"\s*([+-]?)([0-9]{1,9}) ([0-9]{1,2}):([0-9]{1,2}):([0-9]{1,2})(?:\.([0-9]{1,6}))?\s*")
-
-
 def literal_interval(own: Evaluator, node: exp.Interval) -> Value:
-    """A literal interval: ``interval 1 day``, ``interval '1 day 2 hours'`` or ``interval '1 02:03:04' day to second``."""
-    unit, text = node.args.get("unit"), node.this.name if isinstance(node.this, exp.Literal) else ""
-    if isinstance(unit, exp.IntervalSpan):
-        clock = _CLOCK_TEXT.fullmatch(text) if unit.sql("spark").upper() == "DAY TO SECOND" else None
-        text = "{0}{1} DAY {0}{2} HOUR {0}{3} MINUTE {0}{4}.{5} SECOND".format(clock[1], *clock.groups("0")[1:]) if clock else ""
-    elif isinstance(unit, exp.Var):
-        text = f"{text} {unit.name}"
-    parts, place = list[re.Match[str]](), 0
-    while found := _PART.match(text, place):
-        parts, place = [*parts, found], found.end()
-    if not parts or text[place:].strip() or any(part[3] and part[4].upper() != "SECOND" for part in parts):
-        raise outside(node.sql("spark"), instead=_INTERVAL_INSTEAD)
-    units = [part[4].upper() for part in parts]
-    amounts = [Decimal(f"{part[1]}{part[2]}.{part[3] or 0}") for part in parts]
-    table = _UNITS_MONTHS if units[0] in _UNITS_MONTHS else CLOCK
-    total = sum(int(amount * table[name]) for amount, name in zip(amounts, units, strict=True)) if set(units) <= table.keys() else None
-    if total is None or abs(total) >= 1 << (31 if table is _UNITS_MONTHS else 63):
-        raise outside(node.sql("spark"), instead=_INTERVAL_INSTEAD)
-    if table is _UNITS_MONTHS:
-        return own.constant((total, 0, 0), MONTHS, units[-1])
-    return own.constant(total, INTERVAL, "DAY" if set(units) <= {"DAY", "WEEK"} else units[-1])
+    """A literal interval of one unit: ``interval 1 day``, ``interval '2' hours`` or ``interval '1 month'``."""
+    unit, amount = node.args.get("unit"), node.this.name.strip() if isinstance(node.this, exp.Literal) else ""
+    name = unit.name.upper().removesuffix("S") if isinstance(unit, exp.Var) else ""
+    months = {"MONTH": 1, "YEAR": 12}.get(name)
+    length = months or CLOCK.get(name)
+    if length is None or not re.fullmatch("[+-]?[0-9]{1,9}", amount) or abs(int(amount)) * length >= 1 << (31 if months else 63):
+        raise outside(node.sql("spark"), instead="a whole number of one unit, such as interval 90 minutes")
+    total = int(amount) * length
+    if months:
+        return own.constant((total, 0, 0), MONTHS)
+    return own.constant(total, INTERVAL, "DAY" if name in ("DAY", "WEEK") else name)
 
 
 def moved_by_interval(sign: str, left: Value, right: Value) -> Value:
@@ -472,8 +335,6 @@ def moved_by_interval(sign: str, left: Value, right: Value) -> Value:
         left, right = right, left
     if sign not in ("+", "-"):
         raise outside(f"arithmetic ({sign})", left.kind, right.kind)
-    if left.kind == TEXT and right.kind == INTERVAL:
-        return cast(moved_by_interval(sign, cast(left, INSTANT), right), TEXT)
     direction = 1 if sign == "+" else -1
     if is_time(left.kind) and right.kind == INTERVAL:
         return _by_interval(left, right, direction)
@@ -489,9 +350,6 @@ def moved_by_interval(sign: str, left: Value, right: Value) -> Value:
             return applied(lambda one, other: array_of((days_in(one) - days_in(other)) * DAY, INTERVAL), [left, right])
         kind = INSTANT if INSTANT in (left.kind, right.kind) else LOCAL_TIME
         return applied(partial(exactly, np.subtract, kind=INTERVAL), [cast(left, kind), cast(right, kind)])
-    if left.kind == right.kind == MONTHS and left.literal and right.literal:
-        total = left.literal[0] + direction * right.literal[0]
-        return Value(repeated((total, 0, 0), MONTHS, len(left.array)), None, (total, 0, 0), "MONTH")
     if left.kind == right.kind == INTERVAL:
         return applied(lambda one, other: array_of(numbers_of(one) + direction * numbers_of(other), INTERVAL), [left, right])
     raise outside(f"a sum or difference ({sign})", left.kind, right.kind)
@@ -506,7 +364,7 @@ def _by_interval(left: Value, right: Value, direction: int) -> Value:
 
 
 _PATTERN = re.compile(r"([A-Za-z])\1*|'(?:[^']|'')*'|[^A-Za-z'#{}\[\]]")
-_FORMAT_INSTEAD = "parts such as yyyy, MMM, dd, HH, mm, ss, SSS or a"
+_FORMAT_INSTEAD = "parts such as yyyy, MM, dd, HH, mm, ss, SSS or a"
 #: Parts of formats of which texts are read here; other formats are read as :mod:`windowmill.jobs.instants` does, in the years 1 to 9999.
 _FIELDS = {
     "yyyy": r"(?P<yyyy>[0-9]{4}|\+[0-9]{5,9}|-[0-9]{4,9})",
@@ -516,69 +374,52 @@ _FIELDS = {
 }
 
 
-#: What each part of a format writes for days since 1970 and microseconds since midnight.
-_WRITTEN: dict[str, Callable[[int, int], str]] = {
-    "yyyy": lambda days, _: date_text(days)[:-6],
-    "y": lambda days, _: str(date_of(days)[0]),
-    "yy": lambda days, _: f"{abs(date_of(days)[0]) % 100:02}",
-    "a": lambda _, of_day: "AM" if of_day < DAY // 2 else "PM",
-    **{"S" * n: lambda _, of_day, n=n: f"{of_day % SECOND:06}000"[:n] for n in range(1, 10)},  # type: ignore[misc]
-    **dict.fromkeys(("E", "EE", "EEE"), lambda days, _: WEEKDAYS[(days + 3) % 7][:3]),
-    "EEEE": lambda days, _: WEEKDAYS[(days + 3) % 7],
-    "MMM": lambda days, _: MONTH_NAMES[date_of(days)[1] - 1][:3],
-    "MMMM": lambda days, _: MONTH_NAMES[date_of(days)[1] - 1],
-    "D": lambda days, _: str(days - days_of(date_of(days)[0], 1, 1) + 1),
-    "DDD": lambda days, _: f"{days - days_of(date_of(days)[0], 1, 1) + 1:03}",
-}
-_NUMBERS: dict[str, Callable[[int, int], int]] = {
-    "M": lambda days, _: date_of(days)[1],
-    "d": lambda days, _: date_of(days)[2],
-    "H": lambda _, of_day: of_day // HOUR,
-    "k": lambda _, of_day: (of_day // HOUR - 1) % 24 + 1,
-    "h": lambda _, of_day: (of_day // HOUR - 1) % 12 + 1,
-    "K": lambda _, of_day: of_day // HOUR % 12,
-    "m": lambda _, of_day: of_day // MINUTE % 60,
-    "s": lambda _, of_day: of_day // SECOND % 60,
-}
-
-
 def _digits(width: int, number: Callable[[int, int], int]) -> Callable[[int, int], str]:
     return lambda days, of_day: f"{number(days, of_day):0{width}}"
 
 
-_WRITTEN |= {letter * width: _digits(width, number) for letter, number in _NUMBERS.items() for width in (1, 2)}
+_NUMBERS: dict[str, Callable[[int, int], int]] = {
+    "M": lambda days, _: date_of(days)[1],
+    "d": lambda days, _: date_of(days)[2],
+    "H": lambda _, of_day: of_day // HOUR,
+    "h": lambda _, of_day: (of_day // HOUR - 1) % 12 + 1,
+    "m": lambda _, of_day: of_day // MINUTE % 60,
+    "s": lambda _, of_day: of_day // SECOND % 60,
+}
+#: What each part of a format writes for days since 1970 and microseconds since midnight.
+_WRITTEN: dict[str, Callable[[int, int], str]] = {
+    "yyyy": lambda days, _: date_text(days)[:-6],
+    "yy": lambda days, _: f"{abs(date_of(days)[0]) % 100:02}",
+    "a": lambda _, of_day: "AM" if of_day < DAY // 2 else "PM",
+    "SSS": lambda _, of_day: f"{of_day % SECOND:06}"[:3],
+    "SSSSSS": lambda _, of_day: f"{of_day % SECOND:06}",
+    **{letter * width: _digits(width, number) for letter, number in _NUMBERS.items() for width in (1, 2)},
+}
 
 
-@lru_cache(100)
-def _parts(written: str) -> tuple[str, ...]:
-    """The parts of a format of dates; raises ``OutsideError`` if one of them is not written here."""
-    parts = tuple(found[0] for found in _PATTERN.finditer(written))
-    if "".join(parts) != written or not written or any(part.isalpha() and part.isascii() and part not in _WRITTEN for part in parts):
-        raise outside(f"the format {written!r}", instead=_FORMAT_INSTEAD)
-    return parts
+def _parts(written: str) -> list[str]:
+    """The parts of a format of dates; none if it is not made of such parts."""
+    parts = [found[0] for found in _PATTERN.finditer(written)]
+    return parts if "".join(parts) == written else []
 
 
 @calls("date_format")
 def _date_format(call: Call) -> Value:
     value, written = call.values(2, 2)
-    return formatted(value, literal_of(written, call.name))
+    return _formatted(value, literal_of(written, call.name))
 
 
-def formatted(value: Value, written: str) -> Value:
-    """Dates or instants as texts of a format."""
+def _formatted(value: Value, written: str) -> Value:
+    """Dates or instants as texts of a format; raises ``OutsideError`` if a part of it is not written here."""
     parts = _parts(written)
+    if not parts or any(part.isalpha() and part.isascii() and part not in _WRITTEN for part in parts):
+        raise outside(f"the format {written!r}", instead=_FORMAT_INSTEAD)
 
     def shown(micros: int) -> str:
         days, of_day = divmod(micros, DAY)
         return "".join(_WRITTEN[part](days, of_day) if part in _WRITTEN else _unquoted(part) for part in parts)
 
     return applied(lambda array: by_value(array, shown, TEXT), [cast(instant(value), INSTANT)])
-
-
-@calls("dayname", "monthname")
-def _name(call: Call) -> Value:
-    [value] = call.values(1, 1)
-    return formatted(date(value), "E" if call.name == "dayname" else "MMM")
 
 
 def _unquoted(part: str) -> str:
@@ -593,9 +434,9 @@ def _reader(written: str) -> Callable[[str], int] | None:
 
     Null if the format has a part that is not in ``_FIELDS``, or one part twice.
     """
-    parts = tuple(found[0] for found in _PATTERN.finditer(written))
+    parts = _parts(written)
     letters = [part for part in parts if part.isalpha()]
-    if "".join(parts) != written or len(set(letters)) != len(letters) or not letters or set(letters) - _FIELDS.keys():
+    if len(set(letters)) != len(letters) or not letters or set(letters) - _FIELDS.keys():
         return None
     pattern = re.compile("".join(_FIELDS.get(part) or re.escape(_unquoted(part)) for part in parts), re.IGNORECASE)
 
@@ -661,4 +502,4 @@ def _from_unixtime(call: Call) -> Value:
         return array_of(micros - micros % SECOND, INSTANT)
 
     found = applied(instants, [whole(LONG)(value)])
-    return formatted(found, literal_of(written[0], call.name)) if written else cast(found, TEXT)
+    return _formatted(found, literal_of(written[0], call.name)) if written else cast(found, TEXT)

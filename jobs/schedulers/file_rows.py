@@ -270,10 +270,10 @@ def answers_of(batch: TableInput, spark: SparkSession, options: Mapping[str, Opt
     if plain is None or batch.expected_rows > _MAX_ANSWERED_ROWS:
         return NO_ANSWERS
     conditions = list(plain.conditions.outside)
-    names = read_by(conditions, plain.types)
+    names = read_by(conditions, plain.form.types)
     if not batch.columns.in_conditions.keys() >= set(names):  # the rows that tasks give have no declared lengths and collations
         return NO_ANSWERS
-    schema = pa.schema([(FILE, pa.int32()), (ROW, pa.int64()), *((name, plain.types[name]) for name in names)])
+    schema = pa.schema([(FILE, pa.int32()), (ROW, pa.int64()), *((name, plain.form.types[name]) for name in names)])
     files = spark.range(0, len(plain.files), 1, max(1, min(len(plain.files), access_to(spark).cores())))
     rows = map_in_arrow(files, partial(_read_for_conditions, plain, names, schema, options), schema)
     truths = [F.coalesce(F.expr(text), F.lit(False)).alias(f"_holds{number}") for number, text in enumerate(conditions)]

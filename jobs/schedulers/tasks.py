@@ -26,7 +26,6 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.state.reading import rows_of
 from windowmill.checkpoints.stores import is_table
 from windowmill.jobs import json_lines
-from windowmill.jobs.conditions.spark import failing, truth
 from windowmill.jobs.conditions.truths import every_condition
 from windowmill.jobs.layouts.base import (
     BatchSurvey,
@@ -53,7 +52,7 @@ from windowmill.jobs.schedulers.exchange import (
 )
 from windowmill.jobs.schedulers.file_rows import FileRows, Survey, Times, examined_all, surveyed
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.spark_files import read_rows
+from windowmill.jobs.sources.spark_files import failing, read_rows, truth
 from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, EventTimes, with_too_late
 from windowmill.jobs.spark.access import map_in_arrow, mapped
 from windowmill.windowing.axis import AXIS_END
@@ -222,7 +221,7 @@ class Quarantining:
 
     def write_of_files(self, spark: SparkSession, new: FileRows) -> Output | None:
         """Have tasks write those of ``new`` that were not applied; null if only Spark can read all columns, or write them as JSON."""
-        types = new.plain.types
+        types = new.plain.form.types
         if not json_lines.has_spark_json(types.values()) or examined_all(spark, new.plain, list(types), new.options) is None:
             return None
         return output_of(map_in_arrow(numbers_of_tasks(spark, len(new.tasks)), partial(_write_of_files, self, new), RETURNED))
@@ -261,7 +260,7 @@ class Quarantining:
 
     def of_task(self, new: FileRows, task: int) -> Iterator[pa.Table]:
         """The rows of the quarantine table for the rows of a task that reads files."""
-        names = list(new.plain.types)
+        names = list(new.plain.form.types)
         for part, batches in new.parts(task):
             found = [self.not_applied(arrived).select([ROW, REASON, WATERMARK_OF]) for arrived in batches]
             chosen = pa.concat_tables(found) if found else None

@@ -185,11 +185,8 @@ class SourceTable(ABC):
     is_restatable: ClassVar[bool] = False
     #: Whether its files may be restated by their names.
     names_files: ClassVar[bool] = False
-
-    @property
-    def has_unread(self) -> bool:
-        """Whether rows come with the column ``UNREAD``."""
-        return False
+    #: Whether rows come with the column ``UNREAD``.
+    has_unread: ClassVar[bool] = False
 
     def used_by(self, pipeline: Pipeline) -> Self:  # noqa: ARG002 - for kinds whose values are texts
         """The source as ``pipeline`` uses it."""

@@ -61,7 +61,11 @@ class Columns:
 
         Spark compares texts of fixed length with each other and with constants as if both were padded, and texts with a collation by it.
         """
-        odd = {field.name for field in self.struct if _paddings(field) or _has_collation(field)}
+        odd = set()
+        for field in self.struct:
+            is_collated = "collate" in field.dataType.simpleString() or any(key.startswith("__COLLATIONS") for key in field.metadata)
+            if is_collated or _paddings(field):
+                odd.add(field.name)
         return {name: kind for name, kind in self.arrow.items() if name not in odd}
 
     @property
@@ -118,9 +122,19 @@ class Columns:
         for where, name in ties:
             if isinstance(self.type_of(name), T.ArrayType | T.MapType | T.StructType):
                 yield where, f"{name!r} is {self.type_of(name).simpleString()}; expected values that have an order"
+        unit = pipeline.time.unit
         for where, name in axis:
-            for problem in self._axis_problems(pipeline, name):
-                yield where, problem
+            kind = self.type_of(name)
+            whole, is_of = isinstance(kind, T.IntegralType), f"{name!r} is {kind.simpleString()}"
+            if whole and unit is None:
+                yield where, f"{is_of}; say what it counts with time.unit (us, ms, s or none)"
+            if unit is not None and not whole:
+                # One value that is not a whole number gives the column of a text file another type.
+                in_text = pipeline.source is not None and pipeline.source.format in ("csv", "json")
+                or_schema = f", or give source.options.schema with {name} BIGINT if the column counts units of time" if in_text else ""
+                yield where, f"time.unit: {is_of}, not an integer; leave time.unit out{or_schema}"
+            if not whole and kind.typeName() not in ("timestamp", "timestamp_ntz", "date", "string"):
+                yield where, f"{is_of}; expected a timestamp, a date or an integer"
         for where, use in uses:
             kind = self.type_of(use.column)
             is_number = isinstance(kind, T.NumericType | T.BooleanType)
@@ -141,19 +155,6 @@ class Columns:
             instead = "give the columns as source.options.schema, or run when a file has a value"
             for name in [name for name in typed if name in untyped]:
                 yield f"aggregates.{label}", f"column {name!r} of {place} has no value yet, so that its type is not known; {instead}"
-
-    def _axis_problems(self, pipeline: Pipeline, name: str) -> Iterator[str]:
-        kind, unit = self.type_of(name), pipeline.time.unit
-        whole, is_of = isinstance(kind, T.IntegralType), f"{name!r} is {kind.simpleString()}"
-        if whole and unit is None:
-            yield f"{is_of}; say what it counts with time.unit (us, ms, s or none)"
-        if unit is not None and not whole:
-            # One value that is not a whole number gives the column of a text file another type.
-            in_text = pipeline.source is not None and pipeline.source.format in ("csv", "json")
-            or_schema = f", or give source.options.schema with {name} BIGINT if the column counts units of time" if in_text else ""
-            yield f"time.unit: {is_of}, not an integer; leave time.unit out{or_schema}"
-        if not whole and kind.typeName() not in ("timestamp", "timestamp_ntz", "date", "string"):
-            yield f"{is_of}; expected a timestamp, a date or an integer"
 
 
 def physical_name(field: T.StructField) -> str:
@@ -245,10 +246,6 @@ def _is_same(old: T.StructField, new: T.StructField) -> bool:
 def _paddings(field: T.StructField) -> list[str]:
     """The lengths to which Spark pads texts of a column."""
     return _FIXED.findall(field.metadata.get(DECLARED, ""))
-
-
-def _has_collation(field: T.StructField) -> bool:
-    return "collate" in field.dataType.simpleString() or any(key.startswith("__COLLATIONS") for key in field.metadata)
 
 
 def _declared(field: T.StructField) -> str:

@@ -164,13 +164,48 @@ class DeltaSource(SourceTable):
     is_restatable: ClassVar[bool] = True
 
     def versions(self, after: int, through: int) -> Iterator[LoggedVersion]:
-        log = _Log(self)
         for version in range(after + 1, through + 1):
-            yield _version(version, log.actions(version))
+            actions = self.actions(version)
+            commit: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
+            adds = [action["add"] for action in actions if "add" in action and action["add"].get("dataChange", True)]
+            removes = [action["remove"] for action in actions if "remove" in action and action["remove"].get("dataChange", True)]
+            operation = commit.get("operation", "?")
+            # A RESTORE may add files back and remove none; their rows have been read before.
+            changes = bool(removes) or any(add.get("deletionVector") for add in adds) or (operation == "RESTORE" and bool(adds))
+            added = tuple(_file(add, version) for add in adds)
+            yield LoggedVersion(version, operation, added, changes, _rows_changed(commit, added) if changes else 0, _pipeline(commit))
 
     def actions(self, version: int) -> list[dict[str, Any]]:
         """The actions of the log entry of ``version``; raises as :meth:`versions`."""
-        return _Log(self).actions(version)
+        entry = self._entry(version)
+        if entry is None:
+            files, later = store_of(self.path), range(version + 1, self.version + 1)
+            first = next((v for v in later if files.get_file_info(entry_name(v)).is_file), None)
+            raise SourceRangeGoneError(
+                f"source {self.path}: the log of version {version} is gone"
+                + (f" (the first one left is {first})" if first is not None else "")
+                + "; raise delta.logRetentionDuration, and rebuild this pipeline in a new sink with backfill"
+            )
+        try:
+            found = actions_of(entry)
+        except ValueError:
+            found = []
+        if not found:
+            raise SourceError(f"source {self.path}: the log entry of version {version} is damaged; restore {entry_name(version)}")
+        return found
+
+    def _entry(self, version: int) -> bytes | None:
+        """The log entry of ``version``; null if it is gone.
+
+        Raises ``SourceError`` if it cannot be read for another reason, which says nothing about whether it is there.
+        """
+        try:
+            with store_of(self.path).open_input_file(entry_name(version)) as stream:
+                return bytes(stream.read())
+        except FileNotFoundError:
+            return None
+        except OSError as err:
+            raise _unavailable(self.path, entry_name(version), err) from err
 
     def snapshot(self, version: int) -> list[AddedFile]:
         try:
@@ -210,7 +245,7 @@ class DeltaSource(SourceTable):
 
     def mark(self, version: int) -> str | None:
         # The entry names its files, whose names are random, and its time.
-        entry = _Log(self).entry(version)
+        entry = self._entry(version)
         return None if entry is None else hashlib.sha256(entry).hexdigest()[:16]
 
     def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
@@ -226,13 +261,13 @@ class DeltaSource(SourceTable):
         return next((file for file, info in zip(files, infos, strict=True) if not info.is_file), None)
 
     def first_version_at(self, instant: datetime) -> int | None:
-        log, since_ms, found, version = _Log(self), instant.timestamp() * 1_000, None, self.version
+        since_ms, found, version = instant.timestamp() * 1_000, None, self.version
         # Times within commits only go forward; those of log entries go back where a clock was set back.
-        while version >= 0 and (at := log.recorded_ms(version)) is not None:
+        while version >= 0 and (at := self._recorded_ms(version)) is not None:
             if at < since_ms:
                 return found
             found, version = version, version - 1
-        times = log.written_ms(version)
+        times = self._written_ms(version)
         found = next((earlier for earlier, at in times.items() if at >= since_ms), found)
         first = next(iter(times), version + 1)
         if found == first and first > 0:
@@ -241,6 +276,25 @@ class DeltaSource(SourceTable):
                 f"{instant.isoformat()} (source.options.startingTimestamp); give a later instant, or a startingVersion after {first - 1}"
             )
         return found
+
+    def _recorded_ms(self, version: int) -> int | None:
+        """When ``version`` was committed, as its entry says it (``inCommitTimestamp``); null if it does not, or is gone."""
+        entry = self._entry(version)
+        actions = [] if entry is None else self.actions(version)
+        return next((action["commitInfo"].get("inCommitTimestamp") for action in actions if "commitInfo" in action), None)
+
+    def _written_ms(self, through: int) -> dict[int, float]:
+        """When the versions whose entries are left, up to ``through``, were committed, by the times of the entries.
+
+        As in Delta itself, a version counts as at least a millisecond later than the one before.
+        """
+        found = store_of(self.path).get_file_info(pa_fs.FileSelector("_delta_log", allow_not_found=True))
+        by_name = {info.base_name: info.mtime.timestamp() * 1_000 for info in found if info.type == pa_fs.FileType.File and info.mtime}
+        times: list[float] = []
+        while (at := by_name.get(entry_name(through - len(times)).rpartition("/")[2])) is not None:
+            times.append(at)
+        at_least = accumulate(reversed(times), lambda before, at: max(at, before + 1))
+        return dict(enumerate(at_least, through - len(times) + 1))
 
     def stored_names(self, version: int | None = None) -> dict[str, str]:
         """The name of each column in the Parquet files, of ``schema_json`` or at a version; see :func:`physical_names`."""
@@ -252,7 +306,7 @@ class DeltaSource(SourceTable):
         # A path in the log that is a URI may lead elsewhere.
         if any(":/" in file.path for file in reading.files) or (reading.as_of is not None and self._has_deleted_rows(reading.as_of)):
             return None
-        local, stored = local_path(self.path), self.stored_names()
+        local, stored = local_path(self.path), physical_names(self.schema_json)
         root = self.path.rstrip("/") if local is None else str(local)
         fields = json.loads(self.schema_json)["fields"]
         instants = {stored[field["name"]]: field["name"] for field in fields if field["type"] == "timestamp"}
@@ -300,77 +354,8 @@ def without_mapping(schema_json: str) -> str:
     return json.dumps(plain(json.loads(schema_json)))
 
 
-class _Log:
-    """The log of a Delta table, read entry by entry."""
-
-    def __init__(self, table: DeltaSource) -> None:
-        self._table = table
-        self._files = store_of(table.path)
-
-    def recorded_ms(self, version: int) -> int | None:
-        """When ``version`` was committed, as its entry says it (``inCommitTimestamp``); null if it does not, or is gone."""
-        entry = self.entry(version)
-        actions = [] if entry is None else self.actions(version)
-        return next((action["commitInfo"].get("inCommitTimestamp") for action in actions if "commitInfo" in action), None)
-
-    def written_ms(self, through: int) -> dict[int, float]:
-        """When the versions whose entries are left, up to ``through``, were committed, by the times of the entries.
-
-        As in Delta itself, a version counts as at least a millisecond later than the one before.
-        """
-        found = self._files.get_file_info(pa_fs.FileSelector("_delta_log", allow_not_found=True))
-        by_name = {info.base_name: info.mtime.timestamp() * 1_000 for info in found if info.type == pa_fs.FileType.File and info.mtime}
-        times: list[float] = []
-        while (at := by_name.get(entry_name(through - len(times)).rpartition("/")[2])) is not None:
-            times.append(at)
-        at_least = accumulate(reversed(times), lambda before, at: max(at, before + 1))
-        return dict(enumerate(at_least, through - len(times) + 1))
-
-    def entry(self, version: int) -> bytes | None:
-        """The log entry of ``version``; null if it is gone.
-
-        Raises ``SourceError`` if it cannot be read for another reason, which says nothing about whether it is there.
-        """
-        try:
-            with self._files.open_input_file(entry_name(version)) as stream:
-                return bytes(stream.read())
-        except FileNotFoundError:
-            return None
-        except OSError as err:
-            raise _unavailable(self._table.path, entry_name(version), err) from err
-
-    def actions(self, version: int) -> list[dict[str, Any]]:
-        entry = self.entry(version)
-        if entry is None:
-            later = range(version + 1, self._table.version + 1)
-            first = next((v for v in later if self._files.get_file_info(entry_name(v)).is_file), None)
-            raise SourceRangeGoneError(
-                f"source {self._table.path}: the log of version {version} is gone"
-                + (f" (the first one left is {first})" if first is not None else "")
-                + "; raise delta.logRetentionDuration, and rebuild this pipeline in a new sink with backfill"
-            )
-        try:
-            found = actions_of(entry)
-        except ValueError:
-            found = []
-        if not found:
-            raise SourceError(f"source {self._table.path}: the log entry of version {version} is damaged; restore {entry_name(version)}")
-        return found
-
-
 def _unavailable(path: str, what: str, err: Exception) -> SourceError:
     return SourceError(f"source {path}: {what} cannot be read now ({first_line(err)}); {remedy(err, 'run again')}")
-
-
-def _version(version: int, actions: Sequence[dict[str, Any]]) -> LoggedVersion:
-    commit: Mapping[str, Any] = next((action["commitInfo"] for action in actions if "commitInfo" in action), {})
-    adds = [action["add"] for action in actions if "add" in action and action["add"].get("dataChange", True)]
-    removes = [action["remove"] for action in actions if "remove" in action and action["remove"].get("dataChange", True)]
-    operation = commit.get("operation", "?")
-    # A RESTORE may add files back and remove none; their rows have been read before.
-    changes = bool(removes) or any(add.get("deletionVector") for add in adds) or (operation == "RESTORE" and bool(adds))
-    added = tuple(_file(add, version) for add in adds)
-    return LoggedVersion(version, operation, added, changes, _rows_changed(commit, added) if changes else 0, _pipeline(commit))
 
 
 def _rows_changed(commit: Mapping[str, Any], added: Sequence[AddedFile]) -> int:

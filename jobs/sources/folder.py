@@ -2,11 +2,14 @@
 
 Files that appeared since the last listing follow those before by (time of change, path). The order is kept in a table of the pipeline's own
 (:mod:`windowmill.checkpoints.source_files`), so a file that comes later with an older time of change is read as any new one is.
+Links are not followed: what one leads to within the folder is read where it lies, and one that leads out of it is refused.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,18 +17,23 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar
+from pathlib import Path
+from stat import S_ISREG
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import pyarrow.fs as pa_fs
+
+from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.source_files import SeenFile, SeenFiles
+from windowmill.checkpoints.stores import store_of
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
-from windowmill.jobs.sources.folder_listing import Stat, check_folders, listed_files, partition_of
-from windowmill.jobs.sources.options import LOGICAL, declared, lacks_column, name_pattern
+from windowmill.jobs.sources.options import LOGICAL, declared, lacks_column, name_pattern, partition_of
 from windowmill.jobs.sources.parquet_columns import Footer, footer_of, footers_of
 from windowmill.jobs.sources.text_files import rows_in_text, text_form
 from windowmill.jobs.sources.unusable_rows import ExpectedColumns
 from windowmill.windowing.columnar.added_columns import UNREAD
-from windowmill.windowing.errors import SourceError, SourceMissingError, SpecError
+from windowmill.windowing.errors import SourceError, SourceFileError, SourceMissingError, SourceSchemaError, SpecError, first_line
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.batches import Plan
@@ -36,6 +44,87 @@ if TYPE_CHECKING:
 _COUNTED_AT_A_TIME, _COUNTED_AT_ONCE = 256, 16
 #: Files that a message names.
 _NAMED = 5
+#: Ends of names of files that are being written, or are no data.
+_UNFINISHED = (".tmp", ".crc", "._COPYING_")
+
+
+class Stat(NamedTuple):
+    """Size of a file, and when it was last changed."""
+
+    size: int
+    mtime_ns: int
+
+
+def listed_files(root: str, names: re.Pattern[str] | None = None) -> dict[str, Stat]:
+    """The files of the folder that are data, and whose names fit ``names``, by path.
+
+    Raises ``SourceMissingError`` if there is no such folder; ``SourceFileError`` if a link among them leads out of the folder, or the name
+    of one cannot be written in one line; ``SourceError`` if it cannot be listed.
+    """
+    local = local_path(root)
+    try:
+        if local is not None and local.exists() and not local.is_dir():
+            raise SourceError(f"source {root}: is a file; source.path names the folder in which files arrive")
+        found = _stored(root) if local is None else _local(root, local)
+        files = {path: own for path, own in found if own.size and (names is None or names.fullmatch(path.rpartition("/")[2]))}
+    except FileNotFoundError as err:
+        raise SourceMissingError(f"source {root}: there is no such folder; make it, or correct source.path") from err
+    except (OSError, UnicodeDecodeError) as err:
+        raise SourceError(f"source {root}: cannot be listed ({first_line(err)}); check the path and its permissions") from err
+    odd = next((path for path in files if not path.isprintable()), None)
+    if odd is not None:
+        raise SourceFileError(
+            f"source {root}: the name {odd!r} is not UTF-8, or has characters that end a line or control a terminal; rename it"
+        )
+    return files
+
+
+def data_files(root: str) -> list[str]:
+    """The files of a folder that are data, in order of their time of change; raises as :func:`listed_files`."""
+    listed = listed_files(root)
+    return sorted(listed, key=lambda path: (listed[path].mtime_ns, path))
+
+
+def check_folders(root: str, listed: Mapping[str, Stat]) -> None:
+    """Refuse files of which some lie in folders ``name=value`` and others do not, or in folders of other names."""
+    first: str | None = None
+    for path in listed:
+        first = first or path
+        if partition_of(path).keys() != partition_of(first).keys():
+            raise SourceSchemaError(f"source {root}: {path!r} lies in folders of other columns (name=value) than {first!r}; move it away")
+
+
+def _stored(root: str) -> Iterator[tuple[str, Stat]]:
+    """The data files in object storage."""
+    for info in store_of(root).get_file_info(pa_fs.FileSelector("", recursive=True)):
+        path = info.path.strip("/")
+        if info.type == pa_fs.FileType.File and _is_data(path):
+            yield path, Stat(info.size, info.mtime_ns)
+
+
+def _local(root: str, folder: Path, below: str = "") -> Iterator[tuple[str, Stat]]:
+    """The data files of a ``folder`` of this machine, or of its folder ``below``."""
+    with os.scandir(folder / below) as entries:
+        for entry in entries:
+            path = f"{below}/{entry.name}" if below else entry.name
+            if entry.is_symlink():
+                if _is_data(path) and not Path(entry.path).resolve().is_relative_to(folder.resolve()):
+                    raise SourceFileError(
+                        f"source {root}: {path!r} is a link that leads out of the folder; put the file itself there, or remove the link"
+                    )
+            elif entry.is_dir():
+                if _is_data(f"{path}/x"):
+                    yield from _local(root, folder, path)
+            elif _is_data(path):
+                own = entry.stat()
+                if S_ISREG(own.st_mode):
+                    yield path, Stat(own.st_size, own.st_mtime_ns)
+
+
+def _is_data(path: str) -> bool:
+    *folders, name = path.split("/")
+    hidden = any(folder.startswith((".", "_")) and "=" not in folder for folder in folders)
+    return not hidden and not name.startswith((".", "_")) and not name.endswith(_UNFINISHED)
 
 
 def probe_folder(settings: Source) -> Mapping[str, Stat]:
@@ -148,6 +237,7 @@ class FolderSource(SourceTable):
     """
 
     names_files: ClassVar[bool] = True
+    has_unread: ClassVar[bool] = True
 
     settings: Source = field(kw_only=True)
     seen: tuple[SeenFile, ...] = field(repr=False, kw_only=True)
@@ -155,10 +245,6 @@ class FolderSource(SourceTable):
     listed: Mapping[str, Stat] = field(repr=False, kw_only=True)
     record: str | None = field(kw_only=True)
     counts: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
-
-    @property
-    def has_unread(self) -> bool:
-        return True
 
     def used_by(self, pipeline: Pipeline) -> FolderSource:
         # What is recorded stays: results of it may have been published.

@@ -16,8 +16,7 @@ import pyarrow as pa
 from windowmill.jobs.conditions.truths import columns_used, in_conditions
 from windowmill.jobs.sources.base import PlainFile
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.folder_listing import partition_of
-from windowmill.jobs.sources.options import declared
+from windowmill.jobs.sources.options import declared, partition_of
 from windowmill.jobs.sources.parquet_columns import Footer, unified
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.text_files import OpenText, json_object, text_form, without_header

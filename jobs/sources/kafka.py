@@ -424,6 +424,7 @@ class KafkaSource(SourceTable):
     """
 
     unit: ClassVar[str] = "range of offsets"
+    has_unread: ClassVar[bool] = True
 
     seen: tuple[SeenFile, ...] = field(repr=False, kw_only=True)
     recorded: int = field(kw_only=True)
@@ -431,10 +432,6 @@ class KafkaSource(SourceTable):
     record: str | None = field(kw_only=True)
     client: Settings = field(repr=False, kw_only=True)
     times: TextTimes = field(default=ISO, kw_only=True)
-
-    @property
-    def has_unread(self) -> bool:
-        return True
 
     def used_by(self, pipeline: Pipeline) -> KafkaSource:
         return replace(self, expected=ExpectedColumns.by(pipeline, [column["name"] for column in json.loads(self.schema_json)["fields"]]))

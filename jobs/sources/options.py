@@ -1,4 +1,4 @@
-"""The options of sources that are folders of files, and of those that are topics of Kafka. Loads no client of Kafka."""
+"""The options of sources that are folders of files, and what paths below these say; and of topics of Kafka. Loads no client of Kafka."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 import pyarrow as pa
 
@@ -47,6 +48,8 @@ _COLUMN = re.compile(
     r"\s*(?:`((?:[^`]|``)+)`|(\w+))\s*:?\s+(\w+)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*(?:not\s+null)?\s*", re.IGNORECASE
 )
 
+#: The value of a column in the name of a folder whose rows have none.
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _LETTER = r"[^\r\n\u0080-\U0010ffff]"
 _LETTERS = {"sep": rf"{_LETTER}|\\t", "quote": f"{_LETTER}?", "escape": f"{_LETTER}?"}
 _GLOB = re.compile(r"\\.|\[[!^]?(?:\\.|[^\]\\])+\]|.", re.DOTALL)
@@ -120,6 +123,16 @@ def name_pattern(glob: str) -> re.Pattern[str]:
         return re.compile("".join(found), re.DOTALL)
     except re.error as err:  # a bracket or brace that is not closed, or an empty range
         raise SpecError(f"got {glob!r}; expected a pattern of names, as *.csv or *.{{csv,txt}}") from err
+
+
+def partition_of(path: str) -> dict[str, str | None]:
+    """The values in the folders ``name=value`` above a file.
+
+    >>> partition_of("year=2024/site=a%20b/0.csv")
+    {'year': '2024', 'site': 'a b'}
+    """
+    pairs = (folder.partition("=") for folder in path.split("/")[:-1] if "=" in folder)
+    return {unquote(name): None if value == _NO_VALUE else unquote(value) for name, _, value in pairs}
 
 
 def lacks_column(path: str, name: str) -> SourceSchemaError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from functools import cached_property
@@ -94,7 +95,7 @@ class FilePart:
     examined: tuple[int, int] | None = None
 
 
-class OpenFile:
+class OpenFile(AbstractContextManager["OpenFile"]):
     """An open file; a context.
 
     Raises ``NotPlainError`` if it counts days by another calendar, or is no Parquet file.
@@ -111,18 +112,12 @@ class OpenFile:
         if _LEGACY in own or own.get(_WRITER, b"3.0.0") < b"3.0.0":  # as Spark compares them
             self._opened.close()
             raise NotPlainError(file.path)
+        kinds = map(self._opened.schema.column, range(len(self._opened.schema)))
+        self._int96 = {column.path for column in kinds if column.physical_type == "INT96"}
         self._is_int96_sure = _LEGACY_INT96 not in own and own.get(_WRITER, b"") >= _INT96_AGREES
-
-    def __enter__(self) -> OpenFile:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._opened.close()
-
-    @cached_property
-    def _int96(self) -> set[str]:
-        kinds = map(self._opened.schema.column, range(len(self._opened.schema)))
-        return {column.path for column in kinds if column.physical_type == "INT96"}
 
     def check(self, columns: Sequence[str]) -> None:
         """Raise ``NotPlainError`` if Arrow would read one of ``columns`` otherwise than Spark.
@@ -220,7 +215,8 @@ class OpenFile:
         """The values of a column that is stored by the name ``own``; with casts, null for one that does not fit its type."""
         kind, casts = self._type_of(column), self._file.casts
         if casts is None:
-            return _as_it_is(cell, kind, int96=own in self._int96)
+            _check_type(cell.type, kind, int96=own in self._int96)
+            return cell if cell.type == kind else cell.cast(kind)
         try:
             return cast(cell, kind)
         except pa.ArrowNotImplementedError as err:
@@ -245,11 +241,6 @@ class OpenFile:
         """What of the pipeline's columns could not be read of each row, as of :func:`.unread_of`."""
         expected = (self._file.casts or ExpectedColumns()).among(texts)
         return unread_of(texts, values, expected, {}, lambda _: f"source file {self._file.path}", lambda _: b"", n_rows)
-
-
-def _as_it_is(cell: pa.Array, kind: pa.DataType, *, int96: bool) -> pa.Array:
-    _check_type(cell.type, kind, int96=int96)
-    return cell if cell.type == kind else cell.cast(kind)
 
 
 def _check_type(stored: pa.DataType, kind: pa.DataType, *, int96: bool) -> None:

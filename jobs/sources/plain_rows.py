@@ -72,11 +72,6 @@ class PlainRows:
     has_unread: bool = False
     answers: Answers = NO_ANSWERS
 
-    @property
-    def types(self) -> Mapping[str, pa.DataType]:
-        """Arrow types of the source's columns."""
-        return self.form.types
-
     @classmethod
     def of(cls, pipeline: Pipeline, source: SourceTable, reading: Reading, answers: Answers | None = NO_ANSWERS) -> PlainRows | None:
         """The rows of ``reading``, as far as is known without opening the files; null if only Spark can read them.
@@ -109,7 +104,15 @@ class PlainRows:
         The table has ``columns``, for each of ``conditions`` its truth in a :func:`.condition_column`, and what :func:`.read_rows` adds.
         Event times after ``latest`` are not accepted; null for no bound.
         """
-        whole = [self._stored(index, self.needed(columns)) for index in range(len(self.files))]
+        needed, whole = self.needed(columns), []
+        for index, file in enumerate(self.files):
+            batches = list(batches_of(file, self.form, needed))
+            if not batches:
+                batches = [pa.record_batch([pa.array([], self.form.types.get(name, pa.string())) for name in needed], names=needed)]
+            rows = pa.Table.from_batches(batches)
+            for name, column in places(index, self.versions[index], 0, rows.num_rows).items():
+                rows = rows.append_column(name, column)
+            whole.append(rows)
         return self.evaluated(pa.concat_tables(whole), columns, conditions, latest)
 
     def read_part(self, part: FilePart, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> Iterator[pa.Table]:
@@ -125,33 +128,19 @@ class PlainRows:
     def needed(self, columns: Sequence[str]) -> list[str]:
         """``columns``, and those that event times and conditions read."""
         own = EventTimes(self.pipeline, None, self.has_unread).read
-        return list(dict.fromkeys([*columns, *own, *read_by(self.conditions.texts, self.types)]))
-
-    def _stored(self, index: int, columns: Sequence[str]) -> pa.Table:
-        """The ``columns`` of one file, with its index, the index of each row and the file's version."""
-        batches = list(batches_of(self.files[index], self.form, columns))
-        if not batches:
-            batches = [pa.record_batch([pa.array([], self.form.types.get(name, pa.string())) for name in columns], names=columns)]
-        rows = pa.Table.from_batches(batches)
-        for name, column in places(index, self.versions[index], 0, rows.num_rows).items():
-            rows = rows.append_column(name, column)
-        return rows
-
-    def _answered(self, rows: pa.Table, file: int | None) -> Iterator[tuple[str, Truth]]:
-        """Spark's results of conditions on ``rows``, all of one ``file``, or of several by the column of files."""
-        for condition in self.conditions.outside:
-            place, failed = rows.column(ROW).to_numpy(), pa.array(np.zeros(rows.num_rows, np.bool_))
-            holds = np.zeros(rows.num_rows, np.bool_)
-            for index in range(len(self.files)) if file is None else (file,):
-                own = slice(None) if file is not None else rows.column(FILE).to_numpy() == index
-                holds[own] = self.answers.of(condition, index, place[own])
-            yield condition, Truth(pa.array(holds), failed)
+        return list(dict.fromkeys([*columns, *own, *read_by(self.conditions.texts, self.form.types)]))
 
     def evaluated(
         self, rows: pa.Table, columns: Sequence[str], conditions: Sequence[str], latest: int | None, file: int | None = None
     ) -> pa.Table:
         """``rows`` as read, all of one ``file`` or with the index of each in a column, with what :meth:`read` adds."""
-        truths = {**self.conditions.over(rows), **dict(self._answered(rows, file))}
+        truths = self.conditions.over(rows)
+        for condition in self.conditions.outside:
+            place, holds = rows.column(ROW).to_numpy(), np.zeros(rows.num_rows, np.bool_)
+            for index in range(len(self.files)) if file is None else (file,):
+                own = slice(None) if file is not None else rows.column(FILE).to_numpy() == index
+                holds[own] = self.answers.of(condition, index, place[own])
+            truths[condition] = Truth(pa.array(holds), pa.array(np.zeros(rows.num_rows, np.bool_)))
         if truths:
             rows = rows.append_column(FAILED, reduce(pc.or_, (truth.failed for truth in truths.values())))
         rows = EventTimes(self.pipeline, latest, self.has_unread).of(rows)

@@ -50,7 +50,7 @@ class VersionRange:
 
 
 #: Files, bytes and rows of one batch; a larger backlog is split into several.
-_DEFAULT_LIMITS = (10_000, 8 << 30, None)
+_DEFAULT_LIMITS = {"maxFilesPerTrigger": 10_000, "maxBytesPerTrigger": 8 << 30, "maxOffsetsPerTrigger": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +64,19 @@ class Limits:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Limits:
         """Those of the source's ``options`` (``maxFilesPerTrigger``, ``maxBytesPerTrigger``; of topics ``maxOffsetsPerTrigger``)."""
-        given = (_limit(options, name) for name in ("maxFilesPerTrigger", "maxBytesPerTrigger", "maxOffsetsPerTrigger"))
-        return cls(*(default if own is None else own for own, default in zip(given, _DEFAULT_LIMITS, strict=True)))
+        limits: dict[str, int | None] = dict(_DEFAULT_LIMITS)
+        for name in [name for name in limits if name in options]:
+            value = options[name]
+            if not value.isdigit() or int(value) < 1:
+                raise SpecError(f"source.options.{name}: got {value!r}; expected a whole number greater than 0")
+            limits[name] = int(value)
+        return cls(*limits.values())
 
     def are_exceeded_by(self, files: Sequence[AddedFile]) -> bool:
         """Whether ``files`` are more than a batch reads, as far as the source knows their rows."""
         counts = (len(files), sum(file.size_bytes for file in files), sum(file.rows or 0 for file in files))
         limits = (self.files, self.size_bytes, self.rows)
         return any(most is not None and count > most for count, most in zip(counts, limits, strict=True))
-
-
-def _limit(options: Mapping[str, str], name: str) -> int | None:
-    value = options.get(name)
-    if value is None:
-        return None
-    if not value.isdigit() or int(value) < 1:
-        raise SpecError(f"source.options.{name}: got {value!r}; expected a whole number greater than 0")
-    return int(value)
 
 
 def next_versions(

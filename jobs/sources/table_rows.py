@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import unquote
 
 import numpy as np
@@ -210,9 +210,7 @@ def with_column(source: DeltaSource, field: Mapping[str, object]) -> DeltaSource
 class WrittenRows(DeltaSource):
     """The rows of a folder that a restatement has written to files, each with what of it could not be read."""
 
-    @property
-    def has_unread(self) -> bool:
-        return True
+    has_unread: ClassVar[bool] = True
 
     def plain_files(self, reading: Reading) -> list[PlainFile] | None:
         files = super().plain_files(reading)

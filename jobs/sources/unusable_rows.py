@@ -232,20 +232,15 @@ class EventTimes:
         failed = rows.column(FAILED) if FAILED in rows.column_names else None
         unread = rows.column(UNREAD) if self.has_unread and rows.column(UNREAD).null_count < rows.num_rows else None
         has_failed = failed is not None and pc.any(failed).as_py()
-        if len(raw) > 1 or unread is not None or has_failed or not _are_all_within(time, least, latest):
+        span = pc.min_max(time).as_py()
+        are_within = not time.null_count and (not len(time) or (least <= span["min"] and span["max"] <= latest))
+        if len(raw) > 1 or unread is not None or has_failed or not are_within:
             added[REASON] = why_unusable(self.pipeline, self.latest, (raw[0], raw[-1]), (time, until), failed)
         if unread is not None:
             added[REASON] = pc.coalesce(reasons_of(unread), added[REASON])
         for name, column in added.items():
             rows = rows.append_column(name, column)
         return rows if failed is None else rows.drop_columns([FAILED])
-
-
-def _are_all_within(time: pa.ChunkedArray, least: int, greatest: int) -> bool:
-    if time.null_count:
-        return False
-    span = pc.min_max(time)
-    return not len(time) or (least <= span["min"].as_py() and span["max"].as_py() <= greatest)
 
 
 def on_axis(column: pa.ChunkedArray, texts: TextTimes, tick_us: int = 1) -> pa.ChunkedArray:

@@ -20,14 +20,13 @@ from pyspark.sql import functions as F
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.restating import kept_out
-from windowmill.jobs.conditions.spark import truth
 from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns, used_columns
 from windowmill.jobs.sources.delta_log import DeltaSource, spans
 from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
-from windowmill.jobs.sources.spark_files import read_rows
+from windowmill.jobs.sources.spark_files import read_rows, truth
 from windowmill.jobs.sources.table_rows import Live, left, live_rows, queried
 from windowmill.jobs.spark.spark_settings import reader_options, spark_path
 from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME, UNTIL_OF
@@ -233,7 +232,7 @@ class LocalReader:
         if self._plain is None:
             return None
         conditions, kept, latest, n_kept = self._pipeline.conditions(), list[pa.Table](), list[pa.Table](), 0
-        own = [(name, self._plain.types[name]) for name in columns]
+        own = [(name, self._plain.form.types[name]) for name in columns]
         own += [(TIME, pa.int64()), (UNTIL_OF, pa.int64()), (FILE, pa.int32()), (ROW, pa.int64())]
         schema = pa.schema([*own, *((condition_column(text), pa.bool_()) for text in conditions)])
         try:

@@ -28,7 +28,7 @@ ALLOWED = {
     "dags": {"windowing", "airflow", "checkpoints", "jobs"},
 }
 #: Folders and modules of jobs that call PySpark, and modules that only hand on its sessions and frames.
-SPARK_FOLDERS = {"spark", "conditions", "verify"}
+SPARK_FOLDERS = {"spark", "verify"}
 SPARK_MODULES = {
     "batch/spark_committer.py",
     "dataframe.py",

@@ -24,8 +24,8 @@ MUTANTS = {
         ("removed-files-not-seen", "jobs.sources.folder:_events", always("_ is None and not was_there")),
     ],
     f"{FOLDERS}files_that_are_being_written_are_not_read": [
-        ("hidden-folders-read", "jobs.sources.folder_listing:_is_data", without("not hidden")),
-        ("unfinished-files-read", "jobs.sources.folder_listing:_is_data", without("not name.endswith(_)")),
+        ("hidden-folders-read", "jobs.sources.folder:_is_data", without("not hidden")),
+        ("unfinished-files-read", "jobs.sources.folder:_is_data", without("not name.endswith(_)")),
     ],
     f"{FOLDERS}the_record_of_files_is_fenced_checked_and_merged": [
         ("damaged-record-of-files-taken", "checkpoints.source_files:_check", never("_ or not _")),
@@ -50,14 +50,14 @@ MUTANTS = {
         ("deletion-vectors-ignored", "jobs.sources.reading:reading_of", never("_ and _.deletion_vectors")),
     ],
     f"{READING}a_version_that_adds_a_deletion_vector_changes_rows": [
-        ("deletion-vectors-are-appends", "jobs.sources.delta_log:_version", without('any(_.get("deletionVector") for _ in _)')),
+        ("deletion-vectors-are-appends", "jobs.sources.delta_log:DeltaSource.versions", without('any(_.get("deletionVector") for _ in _)')),
     ],
     f"{READING}a_restore_brings_back_rows_that_have_been_read": [
-        ("restored-rows-are-appends", "jobs.sources.delta_log:_version", without('_ == "RESTORE" and bool(_)')),
+        ("restored-rows-are-appends", "jobs.sources.delta_log:DeltaSource.versions", without('_ == "RESTORE" and bool(_)')),
         ("changed-rows-taken", "jobs.sources.reading:_appended", instead("return ()", "return version.added")),
     ],
     f"{READING}compaction_alone_leaves_the_order_of_arrival": [
-        ("compaction-brings-rows", "jobs.sources.delta_log:_version", without('_["add"].get("dataChange", True)')),
+        ("compaction-brings-rows", "jobs.sources.delta_log:DeltaSource.versions", without('_["add"].get("dataChange", True)')),
     ],
     f"{COLUMNS}files_are_read_by_the_names_that_they_use": [
         ("column-mapping-ignored", "jobs.sources.columns:physical_name", instead("_.metadata.get(PHYSICAL, _1)", "_1")),

@@ -37,6 +37,13 @@ NOT_HERE = [
         "case when nullif(null, b) then b else o end",
     ),
     *("if(null, b, o)", "array(i, j)[0] > 1", "cast(f as string) = '1'", "ln(f) > 1", "s rlike 'a[b[c]]'", "date_format(t, 'w') = '1'"),
+    *("hash(s) > 1", "hex(i)", "map_keys(e)[0] = 'a'", "s rlike '(?=a)'", "x like any ('a', 'b')", "i << 3", "extract(second from t) > 1"),
+]
+#: What Spark alone evaluates, over the columns ``label`` and ``t``.
+BY_SPARK = [
+    *("xxhash64(label) % 3 = 0", "hash(label) % 3 = 0", "md5(label) > '8'", "exists(split(label, ' '), x -> x > '2')"),
+    *("array(label, 'label 3')[1] = label", "label rlike '(?=.*1)l'", "label like any ('%1', '%2')", "hex(label) like '%31'"),
+    *("t + interval '1 day 2 hours' > from_utc_timestamp(t, 'Europe/Paris')", "date_format(t, 'EEEE') = 'Friday'"),
 ]
 
 
@@ -82,10 +89,11 @@ def test_spark_is_asked_once_about_what_only_it_evaluates(spark, tmp_path, monke
     monkeypatch.setattr(spark_files, "read_rows", None)  # Spark does not read the rows themselves
     monkeypatch.setattr(tasks, "read_rows", None)
     labels = [f"label {n}" for n in range(40)]
-    told = spark.createDataFrame([(label,) for label in labels], "s string").selectExpr("s", "xxhash64(s) % 3 = 0 h").collect()
-    chosen = {row.s: row.h for row in told}
+    asked = spark.createDataFrame([(label,) for label in labels], "label string").selectExpr("label", f"timestamp_micros({BASE}) t")
+    chosen = {row.label: row for row in asked.selectExpr("label", *(f"{text} c{n}" for n, text in enumerate(BY_SPARK))).collect()}
     windows = [{"name": "w", "type": "tumbling", "size": "1 hour"}]
-    aggregates = {"n": {"count": "*"}, "some": {"count": "*", "where": "xxhash64(label) % 3 = 0"}, "few": {"count": "*", "where": "v > 5"}}
+    aggregates = {"n": {"count": "*"}, "few": {"count": "*", "where": "v > 5"}}
+    aggregates |= {f"c{n}": {"count": "*", "where": text} for n, text in enumerate(BY_SPARK)}
     spec = {"keys": ["k"], "time": {"column": "t"}, "windows": windows, "aggregates": aggregates}
     bench = Bench(tmp_path, spec | {"source": {"path": str(tmp_path / "source"), "filter": "reverse(split(LABEL, ' '))[0] > '2'"}})
     row = {"k": "a", "site": 1, "t": BASE, "i": 1, "id": "e"}
@@ -95,5 +103,7 @@ def test_spark_is_asked_once_about_what_only_it_evaluates(spark, tmp_path, monke
     [done] = bench.run()
     read = [(n % 25, label) for n, label in enumerate(labels) if label.split()[1] > "2"]
     found = bench.rows()[0]
-    assert (found["n"], found["some"], found["few"]) == (len(read), sum(chosen[label] for _, label in read), sum(n > 5 for n, _ in read))
+    assert (found["n"], found["few"]) == (len(read), sum(n > 5 for n, _ in read))
+    for n, text in enumerate(BY_SPARK):
+        assert found[f"c{n}"] == sum(chosen[label][f"c{n}"] for _, label in read), text
     assert done.outcome.counts.rows_applied == done.outcome.counts.rows_read

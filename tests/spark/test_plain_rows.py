@@ -67,7 +67,7 @@ def _both(spark: Any, pipeline: Any, *, snapshot: bool = False) -> tuple[pa.Tabl
     plain = PlainRows.of(pipeline, source, reading)
     if plain is None:
         return theirs, None
-    columns = list(plain.types)
+    columns = list(plain.form.types)
     ours, found = plain.read(columns, [], latest=latest), file_rows.examined_all(spark, plain, columns, {})
     assert (ours is None) == (found is None)
     if ours is not None:
