@@ -281,7 +281,13 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: LastWrite, *, accept
             raise
         ledger.note(table.role, None)
         return
-    changes = list(table.changes_after(_since(ledger, table.role, written)))
+    before = ledger.newest.outcome.written.get(table.role) if ledger.newest else None
+    if before is not None and written.digest is not None:
+        since = before.version  # the last batch found its own place among the commits of others
+    else:
+        # A table made by the last batch. Of a table whose past was given up, what came before does not count.
+        since = -1 if written.digest is not None and table.role in ("sink", "state") else written.version - (written.digest is not None)
+    changes = list(table.changes_after(since))
     for change in changes:
         batch = _batch_of(change, ledger)
         # An abandoned batch has published validation results, but no rows.
@@ -296,15 +302,6 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: LastWrite, *, accept
     if not accept_changes:
         raise refused(table, written, foreign)
     ledger.note(table.role, replace(written, version=current.version, digest=None))
-
-
-def _since(ledger: Ledger, role: str, written: LastWrite) -> int:
-    """The version after which others may have changed the table: the last batch found its own place among their commits."""
-    before = ledger.newest.outcome.written.get(role) if ledger.newest else None
-    if before is not None and written.digest is not None:
-        return before.version
-    # A table made by the last batch. Of a table whose past was given up, what came before does not count.
-    return -1 if written.digest is not None and role in ("sink", "state") else written.version - (written.digest is not None)
 
 
 def check_table_version(table: OwnTable, written: LastWrite) -> TableVersion:

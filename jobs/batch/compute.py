@@ -62,7 +62,7 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
         output = counts + _keep_state(job, writer) + writer.output()
         output = replace(output, counts=output.counts + Counts(rows_read=surveyed.rows_read))
         check_balance(job.input, output.counts)
-        return _computed_here(job, targets, surveyed, output)
+        return _computed(job, targets, surveyed, output, _replaced(job, surveyed.emission))
 
 
 def compute_from_state(job: Job, step: Step) -> ComputedBatch:
@@ -77,13 +77,7 @@ def compute_from_state(job: Job, step: Step) -> ComputedBatch:
     emission = replace(whole, after=min(AXIS_END if plan.history is None else plan.history, whole.through))
     with step("restore", "the state, and what the changed spec keeps and makes of it"), OutputWriter(targets) as writer:
         output = carry(carried, runnable.places.state, job.check, emission, writer, plan.fills) + writer.output()
-        return _computed_here(job, targets, BatchSurvey(None, 0, whole), output)
-
-
-def _computed_here(job: Job, targets: Targets, surveyed: BatchSurvey[Any], output: Output) -> ComputedBatch:
-    replaced = _replaced(job, surveyed.emission)
-    kept = () if replaced is None else _keep(job, replaced, replaced.partly)
-    return replace(_computed(job, targets, surveyed, output, replaced, kept), in_one_process=True)
+        return _computed(job, targets, BatchSurvey(None, 0, whole), output, _replaced(job, whole))
 
 
 def _keep_state(job: Job, writer: OutputWriter) -> Output:
@@ -233,8 +227,17 @@ def _lacks_retracted(job: Job) -> bool:
 
 
 def _computed(
-    job: Job, targets: Targets, surveyed: BatchSurvey[Any], output: Output, replaced: ReplacedRange | None, kept: Sequence[DataFile]
+    job: Job,
+    targets: Targets,
+    surveyed: BatchSurvey[Any],
+    output: Output,
+    replaced: ReplacedRange | None,
+    kept: Sequence[DataFile] | None = None,
 ) -> ComputedBatch:
+    """The result of ``output``; ``kept`` is what tasks kept of files that the batch replaces in part, null if this process computes all."""
+    in_one_process = kept is None
+    if kept is None:
+        kept = () if replaced is None else _keep(job, replaced, replaced.partly)
     emission, plan = surveyed.emission, job.plan
     applies = plan.changes_spec
     ends = plan.replaced if plan.builds_state else (emission.after, emission.through)
@@ -255,4 +258,4 @@ def _computed(
     elif not is_table(job.runnable.sink_path) or results or kept:
         changes["sink"] = Changes.of(schema, results, kept=kept, widens=widens)
     counts = output.counts + Counts(rows_ignored=job.reading.rows_ignored)
-    return ComputedBatch(emission, counts, changes, output.executors, seen=surveyed.seen)
+    return ComputedBatch(emission, counts, changes, output.executors, in_one_process, surveyed.seen)

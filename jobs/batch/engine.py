@@ -46,11 +46,6 @@ def names_a_cluster() -> bool:
     return (_running_master() or MASTER.given() or "local").partition("[")[0] != "local"
 
 
-def is_elsewhere(compute: Mapping[str, object]) -> bool:
-    """Whether the batch with this ``compute`` was computed by Spark in processes that this one did not start."""
-    return compute.get("engine") == "spark" and names_a_cluster()
-
-
 def _running_master() -> str | None:
     """Master of the classic session that this process has already; Spark is not imported for the answer."""
     context: Any = getattr(sys.modules.get("pyspark"), "SparkContext", None)

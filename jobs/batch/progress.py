@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
@@ -44,7 +44,8 @@ class Progress:
         self._written = written
         self.timings: dict[str, float] = {}
         self.committed: list[CommittedBatch] = []
-        self.around: Callable[[str], AbstractContextManager[object]] = nullcontext
+        self.current = ""  #: The step that runs; empty between steps.
+        self.on_step: Callable[[str], None] | None = None  #: Called with :attr:`current` when it changes.
         self._shown: Status | None = None
 
     def say(self, text: str) -> None:
@@ -66,17 +67,19 @@ class Progress:
     @contextmanager
     def step(self, name: str, doing: str) -> Iterator[None]:
         """Time the step ``name``, and show ``doing`` while it runs."""
-        begun = time.perf_counter()
-        if self._console.is_terminal:
-            with self._console.status(Text(redacted(f"{name}: {doing}"))) as status, self.around(name):
-                self._shown = status
-                try:
-                    yield
-                finally:
-                    self._shown = None
-        else:
-            with self.around(name):
+        begun, before = time.perf_counter(), self.current
+        with ExitStack() as stack:
+            if self._console.is_terminal:
+                self._shown = stack.enter_context(self._console.status(Text(redacted(f"{name}: {doing}"))))
+            try:
+                self.current = name
+                if self.on_step is not None:
+                    self.on_step(name)
                 yield
+            finally:
+                self._shown, self.current = None, before
+                if self.on_step is not None:
+                    self.on_step(before)
         self.timings[name] = self.timings.get(name, 0.0) + time.perf_counter() - begun
         self.say(f"  {name:<11}{doing}  ({self.timings[name]:.1f} s)")
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
@@ -207,8 +207,8 @@ class _Steps:
         #: Files that no record names yet, by role of their table.
         self.changes: dict[str, Changes] = {}
         self._begun = processor_seconds()
-        self.usage = Usage(f"{pipeline.pipeline}, batch {plan.batch}")
-        progress.around = self.usage.step
+        #: What the batch uses of Spark; null while it has not needed a session.
+        self.usage: Usage | None = None
         #: What computed the batch, as :attr:`.Outcome.compute`.
         self.engine: dict[str, object] = {}
         #: Finished shares of the keys, which the next attempt can reuse; null if this batch keeps none.
@@ -240,7 +240,8 @@ class _Steps:
             raise engine.refused_rules(self.pipeline, self.plan.batch)
         brief = has_brief_use(self.runnable, self.job.source, self.job.reading)
         spark = start_spark(self.pipeline, self.progress, brief=brief)
-        self.usage.watch(spark)
+        self.usage = Usage(spark, f"{self.pipeline.pipeline}, batch {self.plan.batch}", self.progress.current)
+        self.progress.on_step = self.usage.describe
         return spark
 
     def compute(self) -> ComputedBatch:
@@ -284,6 +285,7 @@ class _Steps:
                 self.engine = {"engine": "local"}
                 return computed
         computed = self._computed_by_spark(in_a_task=in_a_task)
+        assert self.usage is not None  # Spark has computed the batch
         self.engine = self.usage.recorded(computed.executors)
         return computed
 
@@ -323,7 +325,8 @@ class _Steps:
             quality = quality_changes(self.runnable, self.plan, verdict, "0", at)
             if quality is not None:
                 self.changes["quality"] = quality
-            client = "client_" if engine.is_elsewhere(self.engine) else ""  # then the processor time is that of the client alone
+            # Where Spark's processes are not this one's own, the processor time is that of the client alone.
+            client = "client_" if self.engine.get("engine") == "spark" and engine.names_a_cluster() else ""
             outcome = Outcome(
                 seen=computed.emission.seen,
                 emitted=computed.emission.emitted,
@@ -369,8 +372,9 @@ class _Steps:
 
     def release(self) -> None:
         """Delete the files of a batch that was not recorded."""
-        self.progress.around = nullcontext
-        self.usage.end()
+        self.progress.on_step = None
+        if self.usage is not None:
+            self.usage.end()
         if self.finished is None:
             protocol.discard_files(self.changes, self.tables)
         if self.restatement is not None:

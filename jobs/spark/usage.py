@@ -7,8 +7,8 @@ of each of its operations, but no executors.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from windowmill.jobs.spark.access import ConnectAccess, access_to
@@ -31,43 +31,26 @@ class TaskCounts(NamedTuple):
 
 
 class Usage:
-    """What one batch, which ``title`` names to Spark, uses of it; nothing until :meth:`watch` is given a session."""
+    """What one batch, which ``title`` names to Spark, uses of it from now on; ``step`` is the one of its steps that runs, or empty."""
 
-    def __init__(self, title: str) -> None:
-        self._title, self._step = title, ""
-        self._watched: _OfProcess | _OfServer | None = None
+    def __init__(self, spark: SparkSession, title: str, step: str) -> None:
+        self._title = title
+        self._watched = _OfServer(spark) if isinstance(access_to(spark), ConnectAccess) else _OfProcess(spark)
+        self.describe(step)
 
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        before, self._step = self._step, name
-        self._describe()
-        try:
-            yield
-        finally:
-            self._step = before
-            self._describe()
-
-    def watch(self, spark: SparkSession) -> None:
-        if self._watched is None:
-            self._watched = _OfServer(spark) if isinstance(access_to(spark), ConnectAccess) else _OfProcess(spark)
-            self._describe()
+    def describe(self, step: str) -> None:
+        """Name the jobs that follow by ``step``."""
+        self._watched.describe(f"{self._title}: {step}" if step else self._title)
 
     def recorded(self, executors: Collection[str]) -> dict[str, object]:
         """Who computed the batch, for its record; ``executors`` are the processes that ran tasks, as reported by these."""
-        assert self._watched is not None  # Spark has computed the batch
         counts = self._watched.counts()
         used = {"jobs": max(counts.jobs, 1), "stages": max(counts.stages, 1), "tasks": max(counts.tasks, len(executors), 1)}
         return {"engine": "spark", **self._watched.where(), **used, "executors": len(counts.executors or executors)}
 
     def end(self) -> None:
-        if self._watched is not None:
-            with suppress(Exception):  # the session may be gone
-                self._watched.end()
-            self._watched = None
-
-    def _describe(self) -> None:
-        if self._watched is not None:
-            self._watched.describe(f"{self._title}: {self._step}" if self._step else self._title)
+        with suppress(Exception):  # the session may be gone
+            self._watched.end()
 
 
 class _OfProcess:

@@ -67,8 +67,7 @@ def test_auto_leaves_a_batch_to_a_spark_that_runs_elsewhere(monkeypatch, environ
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(engine, "_running_master", lambda: running)
-    assert engine.is_elsewhere({"engine": "spark"}) is elsewhere
-    assert not engine.is_elsewhere({"engine": "local"})
+    assert engine.names_a_cluster() is elsewhere
     tries = {compute: engine.tries_this_process(parse_pipeline(SPEC | {"compute": compute})) for compute in ("spark", "auto", "local")}
     assert tries == {"spark": False, "auto": not elsewhere, "local": True}
 
