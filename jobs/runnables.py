@@ -18,7 +18,6 @@ from windowmill.checkpoints.protocol import check_scheme
 from windowmill.checkpoints.stores import is_table, located, table_at, use_options_of
 from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.sources.delta_log import DeltaSource
-from windowmill.jobs.sources.reading import given_start
 from windowmill.jobs.spec_checks import not_run
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import SourceRangeGoneError, SpecError, TableUnlocatedError, UnsupportedError
@@ -58,7 +57,6 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
             )
     compute_of(pipeline)
     check_lengths(pipeline)
-    given_start(pipeline, source)  # raises if it cannot be read
     # `not_run` has refused tables without a path.
     # Spark may run in another folder.
     places = Places.below(absolute(Places.of(pipeline).root))

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.sources.options import FOLDER_OPTIONS, KAFKA_OPTIONS, folder_problems, kafka_problems
+from windowmill.jobs.sources.options import FOLDER_OPTIONS, KAFKA_OPTIONS, common_problems, folder_problems, kafka_problems
 from windowmill.jobs.sources.unusable_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceError, UnsupportedError
 from windowmill.windowing.registry import Registry, resolve
@@ -370,6 +370,7 @@ def kind_problems(settings: Source) -> Iterator[tuple[str, str]]:
     for name in settings.options:
         if name not in known:
             yield f"source.options.{name}", f"unknown; the options of a source of format {settings.format} are {', '.join(known)}"
+    yield from common_problems(settings.options)
     if kind.problems is not None:
         yield from kind.problems(settings)
 

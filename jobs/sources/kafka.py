@@ -25,8 +25,7 @@ import pyarrow as pa
 from windowmill.checkpoints.source_files import Event, SeenFile, SeenFiles
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.options import OWN_COLUMNS, Partition, columns_of, starting_offsets, topics_of
-from windowmill.jobs.sources.reading import instant_of
+from windowmill.jobs.sources.options import OWN_COLUMNS, Partition, columns_of, instant_of, starting_offsets, topics_of
 from windowmill.jobs.sources.text_files import parse_json
 from windowmill.jobs.sources.text_values import ISO, TextTimes, parsed
 from windowmill.jobs.sources.unusable_rows import ExpectedColumns, unread_of

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
@@ -81,6 +82,30 @@ OWN_COLUMNS: Mapping[str, pa.DataType] = {
     # The text of a message that is no JSON object; empty for a message without a value.
     CORRUPT: pa.string(),
 }
+
+
+def common_problems(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Problems with the values of options that choose versions or limit a batch, as pairs (path of the field, problem and remedy)."""
+    version, instant = options.get("startingVersion"), options.get("startingTimestamp")
+    if version is not None and instant is not None:
+        yield "source.options", "startingVersion and startingTimestamp are both given; remove one of them"
+    if version is not None and not version.isdecimal():
+        yield "source.options.startingVersion", f"got {version!r}; expected a version of the table, such as 0"
+    if instant is not None:
+        try:
+            instant_of(instant)
+        except ValueError:
+            yield "source.options.startingTimestamp", f"got {instant!r}; expected an instant such as 2024-03-01T00:00:00Z"
+    for name in ("maxFilesPerTrigger", "maxBytesPerTrigger", "maxOffsetsPerTrigger"):
+        most = options.get(name, "1")
+        if not most.isdecimal() or int(most) < 1:
+            yield f"source.options.{name}", f"got {most!r}; expected a whole number greater than 0"
+
+
+def instant_of(text: str) -> datetime:
+    """The instant of an option; UTC where it names no zone. Raises ``ValueError`` for a text that is none."""
+    parsed = datetime.fromisoformat(text)
+    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 def folder_problems(settings: Source) -> Iterator[tuple[str, str]]:
@@ -207,9 +232,6 @@ def kafka_problems(settings: Source) -> Iterator[tuple[str, str]]:
         # The message must not repeat a value, which may be a secret.
         if names_secret(name) and not VARIABLE.fullmatch(value):
             yield (f"source.options.{name}", "expected the name of a variable, as in ${NAME}; a secret is never written in a spec")
-    most = options.get("maxOffsetsPerTrigger", "1")
-    if not most.isdigit() or int(most) < 1:
-        yield "source.options.maxOffsetsPerTrigger", f"got {most!r}; expected a whole number greater than 0"
     if "startingOffsets" in options and "startingTimestamp" in options:
         yield "source.options", "startingOffsets and startingTimestamp are both given; remove one of them"
     try:

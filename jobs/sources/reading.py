@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from typing import Literal
 
 from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.places import Runnable
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
+from windowmill.jobs.sources.options import instant_of
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     NonAppendCommitError,
@@ -27,7 +27,6 @@ from windowmill.windowing.errors import (
     SpecError,
     UnsupportedError,
 )
-from windowmill.windowing.spec import Pipeline, Source
 
 Arrival = Literal["log", "event_time"]
 #: What a backfill reads: ``current``, the rows that the table holds now; ``log``, those that earlier batches read; ``counted``, those that
@@ -64,13 +63,7 @@ class Limits:
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Limits:
         """Those of the source's ``options`` (``maxFilesPerTrigger``, ``maxBytesPerTrigger``; of topics ``maxOffsetsPerTrigger``)."""
-        limits: dict[str, int | None] = dict(_DEFAULT_LIMITS)
-        for name in [name for name in limits if name in options]:
-            value = options[name]
-            if not value.isdigit() or int(value) < 1:
-                raise SpecError(f"source.options.{name}: got {value!r}; expected a whole number greater than 0")
-            limits[name] = int(value)
-        return cls(*limits.values())
+        return cls(*(int(options[name]) if name in options else most for name, most in _DEFAULT_LIMITS.items()))
 
     def are_exceeded_by(self, files: Sequence[AddedFile]) -> bool:
         """Whether ``files`` are more than a batch reads, as far as the source knows their rows."""
@@ -310,47 +303,25 @@ def _appended(runnable: Runnable, source: SourceTable, version: LoggedVersion) -
 
 def starting_version(runnable: Runnable, source: SourceTable) -> int:
     """The first version that the pipeline reads."""
-    start = given_start(runnable.pipeline, runnable.source)
-    if start is None:
-        return 0
-    if isinstance(start, int):
+    version, instant = (runnable.source.options.get(name) for name in ("startingVersion", "startingTimestamp"))
+    if version is not None:
+        start = int(version)
         if start > source.version:
             raise SourceError(
                 f"source {source.path}: is at version {source.version}, before source.options.startingVersion {start}; "
                 "correct it, or run again once that version exists"
             )
         return start
-    found = source.first_version_at(start)
+    if instant is None:
+        return 0
+    since = instant_of(instant)
+    found = source.first_version_at(since)
     if found is None:
         raise SourceError(
-            f"source {source.path}: no version was committed at or after source.options.startingTimestamp {start.isoformat()}; "
+            f"source {source.path}: no version was committed at or after source.options.startingTimestamp {since.isoformat()}; "
             "correct it, or run again once there is one"
         )
     return found
-
-
-def given_start(pipeline: Pipeline, source: Source) -> int | datetime | None:
-    """The version or instant at which reading starts by the spec, if it says one; raises ``SpecError``, naming the field."""
-    version, instant = source.options.get("startingVersion"), source.options.get("startingTimestamp")
-    where = f"pipeline {pipeline.pipeline}: source.options"
-    if version is not None and instant is not None:
-        raise SpecError(f"{where}: startingVersion and startingTimestamp are both given; remove one of them")
-    if version is not None:
-        if not version.isdigit():
-            raise SpecError(f"{where}.startingVersion: got {version!r}; expected a version of the table, such as 0")
-        return int(version)
-    if instant is None:
-        return None
-    try:
-        return instant_of(instant)
-    except ValueError as err:
-        raise SpecError(f"{where}.startingTimestamp: got {instant!r}; expected an instant such as 2024-03-01T00:00:00Z") from err
-
-
-def instant_of(text: str) -> datetime:
-    """The instant of an option; UTC where it names no zone. Raises ``ValueError`` for a text that is none."""
-    parsed = datetime.fromisoformat(text)
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
 
 
 def unchanged_since(source: SourceTable, version: int) -> int:

@@ -471,9 +471,6 @@ def test_a_snapshot_that_cannot_be_read_now_is_not_taken_for_one_that_is_gone(ta
     [
         ({"foo": "bar"}, "options.foo: unknown; the options of a Delta source are maxBytesPerTrigger"),
         ({"ignoreChanges": True}, "set source.changes: ignore instead"),
-        ({"startingVersion": "latest"}, "expected a version"),
-        ({"startingTimestamp": "yesterday"}, "expected an instant"),
-        ({"startingVersion": 1, "startingTimestamp": "2024-03-01"}, "both given"),
     ],
     ids=str,
 )
