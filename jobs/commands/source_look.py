@@ -223,7 +223,7 @@ def format_of(path: str) -> str:
 
 
 def _kind_of(name: str) -> str | None:
-    return next((_SUFFIXES[suffix] for suffix in reversed(PurePosixPath(name).suffixes) if suffix.lower() in _SUFFIXES), None)
+    return next((_SUFFIXES[suffix.lower()] for suffix in reversed(PurePosixPath(name).suffixes) if suffix.lower() in _SUFFIXES), None)
 
 
 def csv_options(path: str) -> dict[str, str]:

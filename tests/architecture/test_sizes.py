@@ -13,15 +13,15 @@ LONGEST_MODULE, LONGEST_FUNCTION, MAX_PARAMETERS = 800, 80, 15
 #: Each measure's ceiling, which is its figure as last lowered, and the goal. A change that lowers the figure lowers the ceiling too.
 CEILINGS: Mapping[str, tuple[Callable[[Product], list[str]], int, int]] = {
     # measure: (what it counts, ceiling, goal)
-    "modules": (lambda product: sorted(product.lines), 269, 240),
-    "modules under 80 lines with one importer": (Product.small_modules_with_one_importer, 5, 15),
+    "modules": (lambda product: sorted(product.lines), 233, 240),
+    "modules under 80 lines with one importer": (Product.small_modules_with_one_importer, 3, 15),
     "modules in the largest import circle": (Product.largest_import_circle, 3, 5),
     "imports inside functions": (Product.imports_inside_functions, 115, 120),
     "class names used twice": (Product.class_names_used_twice, 2, 3),
     "module names used twice": (Product.module_names_used_twice, 5, 12),
     "isinstance checks of plans": (Product.checks_of_plans, 2, 10),
     "modules that name the column LEVEL": (lambda product: product.naming(r"\bLEVEL\b"), 7, 8),
-    "modules that import pyspark": (lambda product: product.naming(PYSPARK.pattern), 19, 20),
+    "modules that import pyspark": (lambda product: product.naming(PYSPARK.pattern), 16, 20),
     "private words": (Product.private_words, 49, 250),
 }
 

@@ -81,6 +81,13 @@ def test_the_spec_runs_as_it_is_and_loses_no_row(tmp_path, capsys, format_):
     assert DeltaTable(answer["sink"]["path"]).to_pyarrow_table().num_rows > 100
 
 
+def test_the_ends_of_names_say_the_format_in_any_case(tmp_path, capsys):
+    source = Path(land(tmp_path / "readings", "csv", frames()))
+    for file in sorted(source.glob("*.csv")):
+        file.rename(file.with_suffix(".CSV"))
+    assert told(capsys, "--source", str(source))["source"]["format"] == "csv"
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 def test_the_first_run_tells_that_kernels_are_compiled(tmp_path, capsys, monkeypatch, compiled):
     answer = told(capsys, "--source", land(tmp_path / "readings", "delta", frames()))

@@ -129,8 +129,8 @@ MUTANTS = {
     f"{FOREIGN_CHANGES}rows_that_others_remove_at_the_very_moment_of_a_commit_are_noticed_by_the_next": [
         (
             "foreign-change-before-the-commits-unseen",
-            "checkpoints.own_tables:_since",
-            instead("return before.version", "return written.version"),
+            "checkpoints.own_tables:_verify_table",
+            instead("since = before.version", "since = written.version"),
         ),
     ],
     f"{FOREIGN_CHANGES}rows_that_others_remove_before_the_commits_of_a_batch_are_restored_first": [
