@@ -28,18 +28,8 @@ import pyarrow.json as pa_json
 
 from windowmill.jobs.conditions.truths import columns_used, instants_of
 from windowmill.jobs.instants import instant_us, instants
-from windowmill.jobs.sources.text_values import (
-    EXACT,
-    ISO,
-    MAX_DEPTH,
-    MAY_BE_LONG,
-    TextTimes,
-    WrittenFloat,
-    check_depth,
-    deep_recursion,
-    may_be_deep,
-    number_type,
-)
+from windowmill.jobs.sources.text_lines import MAX_DEPTH, check_depth, deep_recursion, may_be_deep
+from windowmill.jobs.sources.text_values import EXACT, ISO, MAY_BE_LONG, TextTimes, WrittenFloat, number_type
 from windowmill.jobs.sources.unusable_rows import BAD_TIME, CANNOT_CAST
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import SourceSchemaError

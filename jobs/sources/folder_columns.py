@@ -16,11 +16,11 @@ import pyarrow as pa
 from windowmill.jobs.conditions.truths import columns_used, in_conditions
 from windowmill.jobs.sources.base import PlainFile
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.options import declared, partition_of
+from windowmill.jobs.sources.options import TIME_OPTIONS, declared, partition_of
 from windowmill.jobs.sources.parquet_columns import Footer, unified
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.text_files import OpenText, json_object, text_form, without_header
-from windowmill.jobs.sources.text_values import OPTIONS, TextTimes, guessed
+from windowmill.jobs.sources.text_values import TextTimes, guessed
 from windowmill.windowing.columnar.results import result_types
 from windowmill.windowing.errors import SourceError
 from windowmill.windowing.spec import Pipeline, Source
@@ -100,7 +100,7 @@ def with_wider_types(schema_json: str, pipeline: Pipeline, paths: Iterable[str])
         doubled = types | {name: pa.float64()}
         if pa.types.is_int64(types[name]) and result_types(pipeline, doubled) == result_types(pipeline, types):
             types = doubled
-    is_iso = pipeline.source is not None and not pipeline.source.options.keys() & set(OPTIONS)
+    is_iso = pipeline.source is not None and not pipeline.source.options.keys() & set(TIME_OPTIONS)
     days = {name for name in (pipeline.time.column, pipeline.time.end) if name is not None and is_iso and name not in kept}
     days = {name for name in days if pa.types.is_date(types[name])}
     wider = {name: "timestamp" if name in days else "double" for name, kind in types.items() if name in days or pa.types.is_float64(kind)}

@@ -12,8 +12,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from windowmill.checkpoints.quoting import backquoted
-from windowmill.jobs.sources.text_values import OPTIONS as TIME_OPTIONS
-from windowmill.jobs.sources.text_values import pattern_problems
+from windowmill.jobs.instants import PatternError, pattern_of
 from windowmill.windowing.columnar.added_columns import CORRUPT
 from windowmill.windowing.errors import SourceSchemaError, SpecError
 from windowmill.windowing.redaction import names_secret
@@ -22,6 +21,8 @@ from windowmill.windowing.spec import VARIABLE
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Source
 
+#: Options of the formats whose values are texts, by Spark's names.
+TIME_OPTIONS = ("dateFormat", "timestampFormat")
 #: Options by format, in addition to those of every source.
 FOLDER_OPTIONS = {
     "parquet": ("mergeSchema", "pathGlobFilter", "schema"),
@@ -82,6 +83,16 @@ OWN_COLUMNS: Mapping[str, pa.DataType] = {
     # The text of a message that is no JSON object; empty for a message without a value.
     CORRUPT: pa.string(),
 }
+
+
+def pattern_problems(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Problems with the patterns among ``options``, as pairs (path of the field, problem and remedy)."""
+    for name in TIME_OPTIONS:
+        try:
+            if name in options:
+                pattern_of(options[name])
+        except PatternError as err:
+            yield f"source.options.{name}", str(err)
 
 
 def common_problems(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -24,15 +24,11 @@ import pyarrow.json as pa_json
 
 from windowmill.jobs.sources.options import LOGICAL, lacks_column
 from windowmill.jobs.sources.plain_files import constant
-from windowmill.jobs.sources.text_values import (
+from windowmill.jobs.sources.text_lines import (
     BLANK,
     DECODER,
-    ISO,
     MAX_DEPTH,
-    MAY_BE_LONG,
     Lines,
-    TextTimes,
-    WrittenFloat,
     after_spaces,
     check_depth,
     count_lines,
@@ -40,9 +36,9 @@ from windowmill.jobs.sources.text_values import (
     lines_of,
     may_be_deep,
     objects_of,
-    parsed,
     records_of,
 )
+from windowmill.jobs.sources.text_values import ISO, MAY_BE_LONG, TextTimes, WrittenFloat, parsed
 from windowmill.jobs.sources.unusable_rows import ExpectedColumns, unread_of
 from windowmill.windowing.columnar.added_columns import UNREAD
 from windowmill.windowing.errors import SourceFileError

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.jobs.text_balance import Drawn, Found, drawn
-from windowmill.jobs.sources import text_values
+from windowmill.jobs.sources import text_lines
 from windowmill.jobs.sources.base import PlainFile
 from windowmill.jobs.sources.options import declared
 from windowmill.jobs.sources.plain_files import Form
@@ -44,7 +44,7 @@ def found_in(file: Drawn, path: Path) -> tuple[list[Found], int]:
 def test_lines_rows_and_quarantined_rows_balance(tmp_path, monkeypatch, share):
     for seed in range(SEED + share, SEED + COUNT, 4):
         file = drawn(seed)
-        monkeypatch.setattr(text_values, "BLOCK_BYTES", (1, 5, 64, 4 << 20)[seed // 4 % 4])
+        monkeypatch.setattr(text_lines, "BLOCK_BYTES", (1, 5, 64, 4 << 20)[seed // 4 % 4])
         rows, counted = found_in(file, tmp_path / "file")
         assert sorted(map(repr, rows)) == sorted(map(repr, file.rows)), (seed, file)
         assert counted == len(file.rows), (seed, file)
