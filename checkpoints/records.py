@@ -220,7 +220,7 @@ def _rows(content: bytes, *, trusted: bool) -> list[dict[str, Any]]:
         raise ValueError(f"it declares {declared:,} bytes and {metadata.num_rows:,} rows")
     known = [name for name in SCHEMA.names if name in reader.schema_arrow.names]
     table = reader.read(columns=known, use_threads=False)
-    columns = dict(zip(known, table.columns, strict=True))
+    columns = {name: table.column(name) for name in known}
     instants = {name for name, column in columns.items() if column.type == _AT}
     # pyarrow imports pandas to convert timestamps, which takes longer than the rest of a run that finds nothing new.
     values = {name: (column.cast(pa.int64()) if name in instants else column).to_pylist() for name, column in columns.items()}

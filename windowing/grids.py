@@ -263,9 +263,6 @@ class Grids:
         highs = [grid.first_start_after(through) if isinstance(grid, Grid) else through for grid in ending]
         return tuple((grid.first_start_after(after), high) for grid, high in zip(ending, highs, strict=True))
 
-    def any_end(self, after: int, through: int) -> bool:
-        return any(grid.count_ends(after, through) for grid in self.grids)
-
 
 def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
     """Why no partials can make up the window at ``index``: the parts of the spec, each with its reason; empty if some can."""

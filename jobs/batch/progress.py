@@ -33,7 +33,7 @@ _MAX_NAMED = 5
 
 
 class Progress:
-    """Writes to standard error; ``timings`` adds up the seconds of each step, and each step runs within ``around`` of its name.
+    """Writes to standard error; ``timings`` adds up the seconds of each step.
 
     ``committed`` has the batches of the last call, also where an error has ended it. ``written`` puts variables of the environment,
     as the spec names them, in the place of their values.

@@ -209,6 +209,7 @@ class _Steps:
         self._begun = processor_seconds()
         #: What the batch uses of Spark; null while it has not needed a session.
         self.usage: Usage | None = None
+        progress.on_step = None
         #: What computed the batch, as :attr:`.Outcome.compute`.
         self.engine: dict[str, object] = {}
         #: Finished shares of the keys, which the next attempt can reuse; null if this batch keeps none.
@@ -240,8 +241,9 @@ class _Steps:
             raise engine.refused_rules(self.pipeline, self.plan.batch)
         brief = has_brief_use(self.runnable, self.job.source, self.job.reading)
         spark = start_spark(self.pipeline, self.progress, brief=brief)
-        self.usage = Usage(spark, f"{self.pipeline.pipeline}, batch {self.plan.batch}", self.progress.current)
+        self.usage = Usage(spark, f"{self.pipeline.pipeline}, batch {self.plan.batch}")
         self.progress.on_step = self.usage.describe
+        self.usage.describe(self.progress.current)
         return spark
 
     def compute(self) -> ComputedBatch:

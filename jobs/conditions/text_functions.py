@@ -237,7 +237,10 @@ def _concat(call: Call) -> Value:
 
 @calls("concat_ws")
 def _concat_with(call: Call) -> Value:
-    values = [text(value) for value in call.values(2)]
+    given = call.values(2)
+    if any(pa.types.is_list(value.kind) for value in given):
+        raise call.refused(*given)
+    values = [text(value) for value in given]
     separator, joined, *parts = (value.array for value in values)
     for part in parts:
         # Arrow's own join without nulls drops rows of nulls alone.

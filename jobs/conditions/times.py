@@ -103,8 +103,12 @@ _DATE_PARTS: Mapping[str, Callable[[Ints], Ints]] = {
     "weekofyear": lambda days: (_iso_thursday(days) - _year_start(_iso_thursday(days))) // 7 + 1,
 }
 _CLOCK_PARTS = {"hour": (DAY, HOUR), "minute": (HOUR, MINUTE), "second": (MINUTE, SECOND)}
-#: Names of the parts that extract() and date_part() take besides those of functions.
-_PART_NAMES = {"week": "weekofyear", "dow": "dayofweek", "doy": "dayofyear"}
+#: The parts that extract() and date_part() take, with the functions that give them.
+_PARTS = {name: name for name in ("year", "quarter", "month", "day", "dayofweek", "hour", "minute")} | {
+    "week": "weekofyear",
+    "dow": "dayofweek",
+    "doy": "dayofyear",
+}
 
 
 def date(value: Value) -> Value:
@@ -138,9 +142,8 @@ def _named_part(call: Call) -> Value:
 @calls("date_part", "datepart", "extract")
 def _date_part(call: Call) -> Value:
     part, value = call.values(2, 2)
-    written = literal_of(part, call.name).lower()
-    name = _PART_NAMES.get(written, written)
-    if name not in (*_DATE_PARTS, "hour", "minute") or not (is_time(value.kind) or value.kind == TEXT):
+    name = _PARTS.get(literal_of(part, call.name).lower())
+    if name is None or not (is_time(value.kind) or value.kind == TEXT):
         raise outside(f"{call.name}() of {part.literal!r}", value.kind)
     return _part(name, value)
 

@@ -83,7 +83,7 @@ class SlicePart(Part):
             selected = nodes.selection(after, through, closed, first)
             return selected and replace(selected, reaching=grids.spans_of_starts(first, through))
         after = first
-        if not grids.any_end(after, through):
+        if not any(grid.count_ends(after, through) for grid in grids.grids):
             return None
         return Span(grids.first_slice_after(after), through, grids.spans_of_starts(after, through))
 

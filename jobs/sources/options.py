@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 #: Options of the formats whose values are texts, by Spark's names.
 TIME_OPTIONS = ("dateFormat", "timestampFormat")
+#: A version, or a limit of a batch.
+_WHOLE = re.compile("[0-9]{1,18}")
 #: Options by format, in addition to those of every source.
 FOLDER_OPTIONS = {
     "parquet": ("mergeSchema", "pathGlobFilter", "schema"),
@@ -100,7 +102,7 @@ def common_problems(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     version, instant = options.get("startingVersion"), options.get("startingTimestamp")
     if version is not None and instant is not None:
         yield "source.options", "startingVersion and startingTimestamp are both given; remove one of them"
-    if version is not None and not version.isdecimal():
+    if version is not None and not _WHOLE.fullmatch(version):
         yield "source.options.startingVersion", f"got {version!r}; expected a version of the table, such as 0"
     if instant is not None:
         try:
@@ -109,7 +111,7 @@ def common_problems(options: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield "source.options.startingTimestamp", f"got {instant!r}; expected an instant such as 2024-03-01T00:00:00Z"
     for name in ("maxFilesPerTrigger", "maxBytesPerTrigger", "maxOffsetsPerTrigger"):
         most = options.get(name, "1")
-        if not most.isdecimal() or int(most) < 1:
+        if not _WHOLE.fullmatch(most) or int(most) < 1:
             yield f"source.options.{name}", f"got {most!r}; expected a whole number greater than 0"
 
 

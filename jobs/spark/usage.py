@@ -31,15 +31,14 @@ class TaskCounts(NamedTuple):
 
 
 class Usage:
-    """What one batch, which ``title`` names to Spark, uses of it from now on; ``step`` is the one of its steps that runs, or empty."""
+    """What one batch, which ``title`` names to Spark, uses of it from now on."""
 
-    def __init__(self, spark: SparkSession, title: str, step: str) -> None:
+    def __init__(self, spark: SparkSession, title: str) -> None:
         self._title = title
         self._watched = _OfServer(spark) if isinstance(access_to(spark), ConnectAccess) else _OfProcess(spark)
-        self.describe(step)
 
     def describe(self, step: str) -> None:
-        """Name the jobs that follow by ``step``."""
+        """Name the jobs that follow by ``step``; by the batch alone if that is empty."""
         self._watched.describe(f"{self._title}: {step}" if step else self._title)
 
     def recorded(self, executors: Collection[str]) -> dict[str, object]:

@@ -32,6 +32,10 @@ def test_runs_advance_by_the_ledger_whatever_their_interval(run_type, interval):
     assert command_of(run(run_type, interval=interval)) == ["run"]
 
 
+def test_a_backfill_recomputes_its_data_interval():
+    assert command_of(run("backfill")) == ["backfill", "--from", "2013-02-01T00:00:00+00:00", "--to", "2013-02-02T00:00:00+00:00"]
+
+
 def test_a_manual_run_can_recompute_a_range():
     asked = run("manual", **{"from": "2013-01-01T00:00:00Z", "to": "2013-01-02T03:00:00+02:00"})
     assert command_of(asked) == ["backfill", "--from", "2013-01-01T00:00:00+00:00", "--to", "2013-01-02T01:00:00+00:00"]

@@ -33,7 +33,7 @@ from windowmill.jobs.runnables import runnable_of
 
 #: Versions that are landed before each run, so that a process takes several batches.
 LANDED_AT_ONCE = 10
-#: Batches between two rounds of delta_tables.
+#: Batches between two rounds of upkeep.
 MAINTAINED_EVERY = 50
 ROWS_OF_A_BATCH = 20
 

@@ -112,6 +112,7 @@ OUTSIDE = [
     ("cast(f as decimal(38, 10)) > 1", "write a decimal of at most 15 digits"),
     ("power(f, 3) > 1", "write a product"),
     ("s + s > 1", "write a cast to a number"),
+    *((f"extract({part} from t) > 1", "extract() of") for part in ("weekday", "dayofyear", "weekofyear", "days")),
     ("s like u", "column 'u'"),
     ("s like ('x', 'y')", "('x', 'y')"),
     ("s like s", "no constant text"),
@@ -129,7 +130,7 @@ OUTSIDE = [
     ("session.f(s)", "follows a dot"),
     ("date_format(t, 'w') = '1'", "write parts such as yyyy"),
     ("array(i, j)[0] > 1", "ARRAY"),
-    ("concat_ws(split(s, 'x'), s) = ''", "a cast to string of array<string>"),
+    *((f"concat_ws({given}) = ''", "concat_ws()") for given in ("split(s, 'x'), s", "'-', split(s, 'x')")),
 ]  # fmt: skip
 
 

@@ -154,27 +154,31 @@ def combined(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Combined]:
     for first, stop in pairwise(np.unique(np.append(cuts, n_keys)).tolist()):
         chosen, firsts = order[offsets[first] : offsets[stop]], pa.array(order[offsets[first:stop]])
         of_key = {key: table.column(key).combine_chunks().take(firsts) for key in keys}
-        merged = _merged(stage.slices, of_key, slices.take(pa.array(chosen)), offsets[first : stop + 1] - offsets[first])
-        spans = merged.spans
-        if stage.slices.known:
-            spans, merged = _with_new(stage, merged)
-        windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
-        own, kept = merged.own, None
-        if stage.keep_from is not None:
-            partials = merged.partials
-            if stage.slices.revises:
-                # The state has the last edge before a mark, which no window end lies between.
-                closed, late = partials.closed.copy(), partials.closed != BEFORE
-                closed[late] = stage.slices.edges.slice_starts(closed[late])
-                partials = replace(partials, closed=closed)
-            stored_rows = [(0, partials.at(own & (partials.starts >= stage.keep_from)))]
-            if stage.nodes is not None:
-                # No node holds events that reach into its slices.
-                begun = partials.reaching == 0
-                leaves = (partials, own) if begun.all() else (partials.at(begun), own[begun])
-                stored_rows += whole_nodes(stage, stage.nodes, *leaves)
-            kept = _kept(stage.slices, merged, stored_rows, spans)
-        yield Combined(windows, kept)
+        yield _combine(stage, of_key, slices.take(pa.array(chosen)), offsets[first : stop + 1] - offsets[first])
+
+
+def _combine(stage: WindowStage, of_key: Mapping[str, pa.Array], slices: pa.Table, offsets: Ints) -> Combined:
+    merged = _merged(stage.slices, of_key, slices, offsets)
+    spans = merged.spans
+    if stage.slices.known:
+        spans, merged = _with_new(stage, merged)
+    windows = [bare for number in range(len(stage.grids)) for bare in _windows(stage, number, merged, spans)]
+    own, kept = merged.own, None
+    if stage.keep_from is not None:
+        partials = merged.partials
+        if stage.slices.revises:
+            # The state has the last edge before a mark, which no window end lies between.
+            closed, late = partials.closed.copy(), partials.closed != BEFORE
+            closed[late] = stage.slices.edges.slice_starts(closed[late])
+            partials = replace(partials, closed=closed)
+        stored_rows = [(0, partials.at(own & (partials.starts >= stage.keep_from)))]
+        if stage.nodes is not None:
+            # No node holds events that reach into its slices.
+            begun = partials.reaching == 0
+            leaves = (partials, own) if begun.all() else (partials.at(begun), own[begun])
+            stored_rows += whole_nodes(stage, stage.nodes, *leaves)
+        kept = _kept(stage.slices, merged, stored_rows, spans)
+    return Combined(windows, kept)
 
 
 def advanced(stage: WindowStage, parts: Sequence[Sliced]) -> Iterator[Advanced]:
