@@ -428,7 +428,7 @@ def combine_totals(layout: Layout, stored: StoredObjects, partials: PartialColum
         ended = list_work(begun, items, totals, trie, work, ends, roots)
         given = begun, ended, work, ends, roots
         combine_work(program, *given, ints, floats, node_ints, node_floats, out_ints, out_floats)
-        if layout.objects:
+        if partials.objects.shape[1]:
             stored.combine_work(*given, partials.objects, nodes, out)
         begun = ended
     return PartialColumns(out_ints, out_floats, out)
