@@ -65,11 +65,16 @@ def spark_for_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     use_spark_for_small_batches(monkeypatch)
 
 
+def _refuse_spark(settings: object) -> None:
+    raise AssertionError("Spark would start in a test without the mark `spark`; its session would outlive the test")
+
+
 @pytest.fixture(autouse=True)
-def no_jvm_begins_early(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in a test without Spark do not start a JVM in advance: it would outlive the test, and cost what nothing uses."""
+def no_jvm_begins(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs in a test without Spark start no JVM: it would outlive the test, and later tests of the same process would compute by it."""
     if not any(map(request.node.get_closest_marker, ("spark", "dag", "demo"))) and request.path.name != "test_launch.py":
         monkeypatch.setattr("windowmill.jobs.spark.launch.begin", lambda **_: None)
+        monkeypatch.setattr("windowmill.jobs.spark.launch.attach", _refuse_spark)
 
 
 @pytest.fixture(params=["here", _BY_SPARK] if OVER is None else [_BY_SPARK])

@@ -59,8 +59,7 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
         counts, judged = local.compute_parts(new, parts, loaded, batch, writer)
         if judged is not None and (refused := judged.refused()) is not None:
             writer.quarantined(quarantined(refused, batch.columns.struct.names, batch.pipeline, job.plan, job.paths))
-        output = counts + _keep_state(job, writer) + writer.output()
-        output = replace(output, counts=output.counts + Counts(rows_read=surveyed.rows_read))
+        output = counts + _keep_state(job, writer) + writer.output() + Output(counts=Counts(rows_read=surveyed.rows_read))
         check_balance(job.input, output.counts)
         return _computed(job, targets, surveyed, output, _replaced(job, surveyed.emission))
 
@@ -111,9 +110,8 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
                 done.extend(_by_shares(finished, parts, loaded, targets))
             output = _with_quarantined(job, spark, targets, parts, done, new, surveyed.rows_read)
             with OutputWriter(targets) as writer:
-                output += _keep_state(job, writer) + writer.output()
+                output += _keep_state(job, writer) + writer.output() + Output(counts=Counts(rows_read=surveyed.rows_read))
             done.append(output)
-            output = replace(output, counts=output.counts + Counts(rows_read=surveyed.rows_read))
             check_balance(job.input, output.counts)
             replaced = _replaced(job, surveyed.emission)
             if replaced is not None and replaced.partly:
@@ -190,10 +188,14 @@ def _with_quarantined(
     return combine_counts(parts, done, found.counts.quarantined.get(TOO_LATE, 0) if refusing else 0) + found
 
 
+def _replaced_ends(job: Job, emission: Emission) -> tuple[int, int] | None:
+    """Of windows that end after the first and at or before the second, the batch replaces the published rows; null if of none."""
+    return job.plan.replaced if job.plan.builds_state else (emission.after, emission.through)
+
+
 def _replaced(job: Job, emission: Emission) -> ReplacedRange | None:
     """What a batch replaces of the rows that earlier ones have published; null for nothing, and for a sink that Spark must write."""
-    sink = job.runnable.sink_path
-    ends = job.plan.replaced if job.plan.builds_state else (emission.after, emission.through)
+    sink, ends = job.runnable.sink_path, _replaced_ends(job, emission)
     if ends is None or not delta_rs_can_write(sink):
         return None
     return ReplacedRange.of(sink, newest(sink), ends, job.replaced_windows)
@@ -239,8 +241,7 @@ def _computed(
     if kept is None:
         kept = () if replaced is None else _keep(job, replaced, replaced.partly)
     emission, plan = surveyed.emission, job.plan
-    applies = plan.changes_spec
-    ends = plan.replaced if plan.builds_state else (emission.after, emission.through)
+    applies, ends = plan.changes_spec, _replaced_ends(job, emission)
     # Of a changed spec the state gets its columns also if it has no rows: what reads it looks for all of them.
     widens_state = applies and is_table(job.runnable.places.state)
     changes = {
