@@ -18,7 +18,11 @@ class WindowRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """Counts of one layout, of one task, of a batch, or of several batches; ``+`` adds them up."""
+    """Counts of one layout, of one task, of a batch, or of several batches; ``+`` adds them up.
+
+    Each layout counts all rows that it gets: ``combine_counts`` of ``jobs/layouts/output`` says whose number is the batch's. Records of the
+    ledger hold these fields: another one needs another ``FORMAT`` of ``checkpoints/records``.
+    """
 
     #: Number of rows read, of those that count in a window, and of late ones among these.
     rows_read: int = 0

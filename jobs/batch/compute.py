@@ -32,8 +32,6 @@ from windowmill.jobs.layouts.output import (
     collect_results,
     combine_counts,
     encode_result,
-    quarantine_schema,
-    quarantined,
 )
 from windowmill.jobs.schedulers import local, tasks
 from windowmill.jobs.schedulers.exchange import REFUSED_SCHEMA, Exchange, OutputWriter, Target, Targets, task_number
@@ -58,7 +56,7 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
         counts, judged = local.compute_parts(new, parts, loaded, batch, writer)
         if judged is not None and (refused := judged.refused()) is not None:
-            writer.quarantined(quarantined(refused, batch.columns.struct.names, batch.pipeline, job.plan, job.paths))
+            writer.quarantined(job.quarantine.of(refused, batch.columns.struct.names))
         output = counts + _keep_state(job, writer) + writer.output() + Output(counts=Counts(rows_read=surveyed.rows_read))
         check_balance(job.input, output.counts)
         return _computed(job, targets, surveyed, output, _replaced(job, surveyed.emission))
@@ -155,7 +153,7 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
             "sink": sink,
             "retracted": sink,
             "state": Target(runnable.places.state, state, order_in_batches(state.names), keys_of(state)),
-            "quarantine": Target(quarantine, quarantine_schema(pipeline)),
+            "quarantine": Target(quarantine, job.quarantine.schema),
             "refused": Target(quarantine, REFUSED_SCHEMA),
         },
         job.options,
@@ -180,7 +178,7 @@ def _with_quarantined(
         return every
     batch, grids = job.input, [grid for part in parts for grid in part.grids]
     numbers = [each.files["refused"] for each in refusing] if refuses else None
-    own = Quarantining(batch.pipeline, job.plan, targets, job.paths, batch.rule.lateness, numbers, grids)
+    own = Quarantining(job.quarantine, targets, batch.rule.lateness, numbers, grids)
     found = own.write_of_files(spark, new) if isinstance(new, FileRows) else None
     if found is None:
         rows = new if isinstance(new, NumberedRows) else NumberedRows.surveyed(tasks.read(batch, spark), batch)

@@ -1,5 +1,8 @@
 """Compares recomputed windows with those that the sink shows, and numbers the revisions of those that differ, and of later runs.
 
+Kernels number the revisions of a run. :func:`renumbered` raises these above what the sink shows of the same windows, because state that a
+restatement has rebuilt counts from 0. A restatement numbers its rows here alone. A backfill replaces rows, and counts from 0.
+
 Windows with policies are known by the number of the trigger, and where idle keys are forgotten by its time too, all others by both bounds.
 """
 
@@ -89,8 +92,9 @@ _CURRENT = """
 current AS (SELECT * FROM shown QUALIFY row_number() OVER (PARTITION BY {of_window} ORDER BY revision DESC) = 1)"""
 #: The rows to publish after comparing ``new`` windows with the current ones, in steps:
 #: ``movable``, new and current windows whose bounds follow from rows; ``clustered``, these by clusters, in which each overlaps others;
-#: ``in_range``, the clusters with a window that ends in the range; ``overlapped``, for a new window without a trigger, a revision above all
-#: of the windows shown that it overlaps; ``paired``, each new window with the current row of the same window, if either is in the range.
+#: ``in_range``, the clusters with a window that ends in the range; ``overlapped``, for a new window without a trigger that takes the place
+#: of others, a revision above all that it overlaps, and above their retractions, which have the next one; ``paired``, each new window with
+#: the current row of the same window, if either is in the range.
 _COMPARED = f"""
 WITH {_CURRENT},
 movable AS (
@@ -124,7 +128,8 @@ paired AS (
         OR n.place IN (SELECT place FROM in_range WHERE is_new) OR c.place IN (SELECT place FROM in_range WHERE NOT is_new)
 )
 SELECT new_place IS NOT NULL AS is_new, coalesce(new_place, shown_place) AS place,
-    coalesce(paired.revision + 1, overlapped.revision, 0) AS revision
+    CASE WHEN NOT retracted AND shown_place IS NOT NULL THEN paired.revision + 1
+        ELSE coalesce(greatest(paired.revision + 1, overlapped.revision), 0) END AS revision
 FROM paired LEFT JOIN overlapped ON overlapped.place = new_place
 WHERE CASE WHEN new_place IS NULL THEN NOT retracted WHEN shown_place IS NULL THEN true ELSE retracted OR NOT same END
 ORDER BY is_new, place
@@ -204,19 +209,19 @@ def renumbered(runnable: Runnable, ledger: Ledger, plan: Plan, schema: pa.Schema
     if not changes.files or not is_table(runnable.sink_path):
         return changes
     table, pipeline = newest(runnable.sink_path), runnable.pipeline
-    restated = any(file.get("max.revision") != 0 for file in files_of(table))
+    has_revisions = any(file.get("max.revision") != 0 for file in files_of(table))
     filling = [window.name for window in pipeline.windows if window.fills_gaps] if ledger.totals.backfills else []
-    if not restated and not filling:
+    if not has_revisions and not filling:
         return changes
     own = [*pipeline.keys, "window", "window_start", "window_end", "trigger", "revision"]
     types = {name: schema.field(name).type for name in own}
     new = pa.concat_tables([_empty(types), *(pa.Table.from_batches([rows]) for rows in read_files(runnable.sink_path, changes.files, own))])
     ends = ends_in_sql(timed=not pipeline.time.integer_axis)
     wanted = []
-    if restated and RETRACTED in (field.name for field in table.schema().fields):
+    if has_revisions and RETRACTED in (field.name for field in table.schema().fields):
         # Triggers that were retracted may come again, and so may empty windows between the first and the last event of a key.
         wanted.append(f"(revision > 0 AND {RETRACTED})")
-    if restated and pipeline.emit == "revise":
+    if has_revisions and pipeline.emit == "revise":
         # Other windows that are closed never come back.
         wanted.append("true" if plan.emitted is None else f"{ends} >= {plan.emitted}")
     gaps = new.filter(pc.is_in(new.column("window"), pa.array(filling, pa.string())))

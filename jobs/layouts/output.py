@@ -125,9 +125,9 @@ def combine_counts(parts: Sequence[Part], done: Sequence[Output], refused: int) 
     decisive = next((each for part, each in zip(parts, done, strict=True) if not part.grids), None)
     if decisive is None:
         return every
-    taken, counts = decisive.refused - refused, decisive.counts
-    applied, late = counts.rows_applied + taken, counts.rows_late + taken
-    return replace(every, refused=refused, counts=replace(every.counts, rows_applied=applied, rows_late=late))
+    # Each part counts all rows: the numbers of one are the batch's. A row that another part takes is late.
+    rows = {name: getattr(decisive.counts, name) + decisive.refused - refused for name in ("rows_applied", "rows_late")}
+    return replace(every, refused=refused, counts=replace(every.counts, **rows))
 
 
 def check_balance(batch: TableInput, counts: Counts) -> None:
@@ -157,81 +157,86 @@ def restored_kinds(stored: pa.Table | None) -> Restored:
     return {kind: rows for kind, rows in zip(kinds, (n, stored.num_rows - n), strict=True) if rows}
 
 
-def quarantine_schema(pipeline: Pipeline) -> pa.Schema:
-    instant = pa.int64() if pipeline.time.integer_axis else pa.timestamp("us", "UTC")
-    return pa.schema(
-        [
-            ("pipeline", pa.string()),
-            ("generation", pa.string()),
-            ("batch", pa.int64()),
-            ("reason", pa.string()),
-            ("detail", pa.string()),
-            ("source_version", pa.int64()),
-            ("source_file", pa.string()),
-            ("source_row", pa.int64()),
-            ("event_time", instant),
-            ("watermark", instant),
-            ("row", pa.string()),
-        ]
-    )
+@dataclass(frozen=True, slots=True)
+class Quarantine:
+    """Makes the rows of the quarantine table of a batch; picklable."""
 
+    pipeline: Pipeline
+    plan: Plan
+    paths: Sequence[str]  #: The path of each file that the batch reads; none where the rows have been written to files of their own.
 
-def quarantined(rows: pa.Table, columns: list[str], pipeline: Pipeline, plan: Plan, paths: Sequence[str]) -> pa.Table:
-    """The rows of the quarantine table for ``rows``, each of which has a reason."""
-    # A condition that only Spark evaluates fails on no row here: it would have failed Spark's job.
-    conditions = Conditions.of(every_condition(pipeline), {name: rows.schema.field(name).type for name in columns})
-    failures = [pc.if_else(truth.failed, failure_of(text), pa.scalar(None, pa.string())) for text, truth in conditions.over(rows).items()]
-    failure = pc.coalesce(*failures) if failures else pa.nulls(rows.num_rows, pa.string())
-    chosen = rows.select([name for name in (REASON, VERSION, FILE, ROW, TIME, WATERMARK_OF, UNREAD) if name in rows.column_names])
-    chosen = chosen.append_column(FAILURE, failure).append_column(JSON, pa.array(to_json(rows.select(columns)), pa.string()))
-    return entries(chosen, pipeline, plan, paths)
+    @property
+    def schema(self) -> pa.Schema:
+        instant = pa.int64() if self.pipeline.time.integer_axis else pa.timestamp("us", "UTC")
+        return pa.schema(
+            [
+                ("pipeline", pa.string()),
+                ("generation", pa.string()),
+                ("batch", pa.int64()),
+                ("reason", pa.string()),
+                ("detail", pa.string()),
+                ("source_version", pa.int64()),
+                ("source_file", pa.string()),
+                ("source_row", pa.int64()),
+                ("event_time", instant),
+                ("watermark", instant),
+                ("row", pa.string()),
+            ]
+        )
 
+    def of(self, rows: pa.Table, columns: list[str]) -> pa.Table:
+        """The rows of the table for ``rows`` with these ``columns`` of the source, each of which has a reason."""
+        # A condition that only Spark evaluates fails on no row here: it would have failed Spark's job.
+        conditions = Conditions.of(every_condition(self.pipeline), {name: rows.schema.field(name).type for name in columns})
+        nothing = pa.scalar(None, pa.string())
+        failures = [pc.if_else(truth.failed, failure_of(text), nothing) for text, truth in conditions.over(rows).items()]
+        failure = pc.coalesce(*failures) if failures else pa.nulls(rows.num_rows, pa.string())
+        chosen = rows.select([name for name in (REASON, VERSION, FILE, ROW, TIME, WATERMARK_OF, UNREAD) if name in rows.column_names])
+        chosen = chosen.append_column(FAILURE, failure)
+        return self.entries(chosen.append_column(JSON, pa.array(to_json(rows.select(columns)), pa.string())))
 
-def failure_of(condition: str) -> str:
-    """The sentence about a condition that fails on a row."""
-    return f"condition {condition!r} fails on the row"
+    def entries(self, rows: pa.Table) -> pa.Table:
+        """The rows of the table, from the columns that say what is wrong with each row.
 
+        ``rows``: reason, version and event time of each row, the watermark that it found if it is late, what in it could not be read, the
+        sentence about the condition that fails on it, and the row as JSON; with ``paths`` the index of its file, and its number in it.
+        """
+        n, reason = rows.num_rows, rows.column(REASON)
+        known = pa.array([each.detail for each in REASONS.values()]).take(pc.index_in(reason, pa.array(REASONS)).combine_chunks())
+        row, unread = rows.column(JSON), pa.nulls(n, pa.string())
+        if UNREAD in rows.column_names:
+            unread = pa.array(details_of(rows.column(UNREAD)), pa.string())
+            row = pa.array(with_texts(row, rows.column(UNREAD)), pa.string())
+        found = pa.chunked_array([pa.nulls(n, pa.int64())])
+        if WATERMARK_OF in rows.column_names:
+            found = pc.if_else(pc.equal(reason, TOO_LATE), rows.column(WATERMARK_OF), pa.scalar(None, pa.int64()))
+        values = {
+            "pipeline": pa.repeat(self.pipeline.pipeline, n),
+            "generation": pa.repeat(self.plan.generation, n),
+            "batch": pa.repeat(pa.scalar(self.plan.batch, pa.int64()), n),
+            "reason": reason,
+            "detail": pc.coalesce(unread, known, rows.column(FAILURE)),
+            "source_version": rows.column(VERSION),
+            "source_file": pa.array(self.paths, pa.string()).take(rows.column(FILE)) if self.paths else pa.nulls(n, pa.string()),
+            "source_row": rows.column(ROW) if self.paths else pa.nulls(n, pa.int64()),
+            "event_time": self._instant(rows.column(TIME)),
+            "watermark": self._instant(found),
+            "row": row,
+        }
+        return pa.table(values)
 
-def entries(rows: pa.Table, pipeline: Pipeline, plan: Plan, paths: Sequence[str]) -> pa.Table:
-    """The rows of the quarantine table.
-
-    ``rows``: reason, version and event time of each row, the watermark that it found if it is late, what in it could not be read, the
-    sentence about the condition that fails on it, and the row as JSON; with ``paths`` the index of its file, and its number in it.
-    ``paths``: the path of each file; none where the rows have been written to files of their own.
-    """
-
-    def instant(points: pa.ChunkedArray) -> pa.ChunkedArray:
+    def _instant(self, points: pa.ChunkedArray) -> pa.ChunkedArray:
         # Python cannot represent all years, so such times are null here; the column ``row`` still has them.
-        if pipeline.time.integer_axis:
+        if self.pipeline.time.integer_axis:
             return points
         least, greatest = PRINTABLE
         printable = pc.and_(pc.greater_equal(points, least), pc.less_equal(points, greatest))
         return pc.if_else(printable, points, pa.scalar(None, pa.int64())).cast(pa.timestamp("us", "UTC"))
 
-    n, reason = rows.num_rows, rows.column(REASON)
-    known = pa.array([each.detail for each in REASONS.values()]).take(pc.index_in(reason, pa.array(REASONS)).combine_chunks())
-    row, unread = rows.column(JSON), pa.nulls(n, pa.string())
-    if UNREAD in rows.column_names:
-        unread = pa.array(details_of(rows.column(UNREAD)), pa.string())
-        row = pa.array(with_texts(row, rows.column(UNREAD)), pa.string())
-    found = pa.chunked_array([pa.nulls(n, pa.int64())])
-    if WATERMARK_OF in rows.column_names:
-        found = pc.if_else(pc.equal(reason, TOO_LATE), rows.column(WATERMARK_OF), pa.scalar(None, pa.int64()))
-    return pa.table(
-        {
-            "pipeline": pa.repeat(pipeline.pipeline, n),
-            "generation": pa.repeat(plan.generation, n),
-            "batch": pa.repeat(pa.scalar(plan.batch, pa.int64()), n),
-            "reason": reason,
-            "detail": pc.coalesce(unread, known, rows.column(FAILURE)),
-            "source_version": rows.column(VERSION),
-            "source_file": pa.array(paths, pa.string()).take(rows.column(FILE)) if paths else pa.nulls(n, pa.string()),
-            "source_row": rows.column(ROW) if paths else pa.nulls(n, pa.int64()),
-            "event_time": instant(rows.column(TIME)),
-            "watermark": instant(found),
-            "row": row,
-        }
-    )
+
+def failure_of(condition: str) -> str:
+    """The sentence about a condition that fails on a row."""
+    return f"condition {condition!r} fails on the row"
 
 
 def encoded(value: object) -> bytes:

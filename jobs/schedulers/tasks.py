@@ -37,7 +37,7 @@ from windowmill.jobs.layouts.base import (
     emits_within_range_only,
 )
 from windowmill.jobs.layouts.lateness import JUDGED_BY, marked, too_late_among, usable, usable_times
-from windowmill.jobs.layouts.output import FAILURE, JSON, RETURNED, Output, encode_result, entries, failure_of, quarantined
+from windowmill.jobs.layouts.output import FAILURE, JSON, RETURNED, Output, Quarantine, encode_result, failure_of
 from windowmill.jobs.schedulers.exchange import (
     Exchange,
     OutputWriter,
@@ -62,14 +62,12 @@ from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
-    from windowmill.checkpoints.batches import Plan
     from windowmill.checkpoints.data_files import DataFile
     from windowmill.checkpoints.state.readers import DeltaState
     from windowmill.jobs.layouts.input import Emission, SourceInput, TableInput
     from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.slicing.edges import WindowGrid
-    from windowmill.windowing.spec import Pipeline
 
 #: Columns of a survey: file, least and greatest event time, number of rows and of usable ones, greatest index.
 _FILES = pa.schema([(FILE, pa.int32()), *((name, pa.int64()) for name in ("low", "high", "rows", "usable", "last"))])
@@ -210,10 +208,8 @@ def load(part: Part, new: FileRows | NumberedRows | None, emission: Emission, st
 class Quarantining:
     """The quarantine of a batch's rows; picklable."""
 
-    pipeline: Pipeline
-    plan: Plan
+    quarantine: Quarantine
     targets: Targets
-    paths: Sequence[str]  #: The path of each file, by which quarantine names it.
     lateness: int  #: The pipeline's, in ticks of the axis.
     #: For each part that refuses rows, the files that hold their numbers; null if a part refuses none, and no row can be too late.
     refusing: Sequence[Sequence[DataFile]] | None = None
@@ -231,7 +227,7 @@ class Quarantining:
 
         Only rows without a reason need numbers and the watermark at their arrival, and only where rows may be too late.
         """
-        failed = failing(every_condition(self.pipeline), Columns(rows.select(*map(backquoted, columns)).schema).in_conditions)
+        failed = failing(every_condition(self.quarantine.pipeline), Columns(rows.select(*map(backquoted, columns)).schema).in_conditions)
         why = [F.when(column, F.lit(failure_of(text))) for text, column in failed.items()]
         own = (REASON, VERSION, FILE, ROW, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF, UNREAD)
         asked = F.col(REASON).isNotNull()
@@ -271,7 +267,7 @@ class Quarantining:
                 own = own.append_column(VERSION, pa.repeat(pa.scalar(new.plain.versions[part.index], pa.int64()), own.num_rows))
                 own = own.append_column(FILE, pa.repeat(pa.scalar(part.index, pa.int32()), own.num_rows))
                 if own.num_rows:
-                    yield quarantined(own, names, self.pipeline, self.plan, self.paths)
+                    yield self.quarantine.of(own, names)
 
 
 def _write_of_files(own: Quarantining, new: FileRows, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -282,7 +278,7 @@ def _write_of_files(own: Quarantining, new: FileRows, batches: Iterator[pa.Recor
 def _write_of_frame(own: Quarantining, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
     found = (own.not_applied(pa.Table.from_batches([batch])) for batch in batches)
-    return _write(own.targets, (entries(rows, own.pipeline, own.plan, own.paths) for rows in found if rows.num_rows))
+    return _write(own.targets, (own.quarantine.entries(rows) for rows in found if rows.num_rows))
 
 
 def _write(targets: Targets, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
