@@ -156,7 +156,7 @@ def _own(each: CarriedPart, rows: pa.Table) -> pa.Table:
     elif layout == "positions":
         wanted = pc.field(SEQUENCE).is_valid()
     else:
-        wanted = own_entries(beside_positions=SEQUENCE in names).expression
+        wanted = own_entries(with_positions=SEQUENCE in names).expression
     return rows.filter(wanted)
 
 
