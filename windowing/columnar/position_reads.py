@@ -1,6 +1,6 @@
 """What a batch of windows over positions reads: the rows of the state that it needs, and the tuples that it may apply.
 
-Of windows that evict by a delta, tuples leave from anywhere, and a FlatFAT's nodes follow them. A leaf has its tuple's value in the delta's
+From windows that evict by a delta, tuples leave anywhere, and a FlatFAT's nodes follow them. A leaf has its tuple's value in the delta's
 column. A node of level 4, 8, 12, … has the least value of the live tuples below it, and their number. A node that loses tuples gets a new
 row, which supersedes the older ones; a row without live tuples removes the node. A batch evicts tuples whose values are below some bound.
 So a node's least value shows whether anything below it may leave, and a batch reads the parts of such nodes only.
@@ -269,8 +269,8 @@ class Stretch(NodesToRead):
 class Demand:
     """What a batch needs of the state: ``entries`` of the ``active`` keys, and of their nodes those that are ``wanted``.
 
-    Of a window with n tuples that evicts from the front, these are the leaves that may leave it in the batch, and at most 2·log2(n) nodes
-    for the rest. Of windows that evict by a delta, they are the inner nodes, or the leaves that these call for.
+    For a window with n tuples that evicts from the front, these are the leaves that may leave it in the batch, and at most 2·log2(n) nodes
+    for the rest. For windows that evict by a delta, they are the inner nodes, or the leaves that these call for.
     """
 
     active: Bools  #: Mask of the keys that have new rows, or work by the watermark; shape (n_keys,).
@@ -440,7 +440,7 @@ class Cover:
 
     @classmethod
     def of(cls, nodes: NodePlaces, live: Ints, leaves: Bools, stop: Ints, total: Ints) -> Cover:
-        """Of restored ``nodes``.
+        """The cover by restored ``nodes``.
 
         ``live``: number of live tuples below each node.
         ``leaves``: mask of the nodes that may lose a tuple in the batch.

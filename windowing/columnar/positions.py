@@ -10,7 +10,7 @@ The state of a key holds, in rows of three kinds:
     A tuple that waits for the watermark.
 ``node``
     A leaf, which is the partial of one applied tuple, or an inner node. A batch appends the leaves of its tuples and the nodes that they
-    complete. Of windows that evict by a delta, a node that loses tuples gets a new row: see :mod:`.position_reads`.
+    complete. If windows evict by a delta, a node that loses tuples gets a new row: see :mod:`.position_reads`.
 
 Windows that apply the same tuples in the same order form a *sequence* and share its positions, nodes and waiting tuples. Windows that
 evict by a delta do so only if it is the same delta.
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 #: Names of a key's scalars, in the order of the kernel's elements ``LAST`` to ``BASE``.
 STATE = ("last", "ticked", "tick", "fired", "inserted", "full", "has_base", "base")
-#: Those of them that are points of the axis.
+#: The scalars that are points of the axis.
 INSTANTS = frozenset({"last", "ticked", "tick"})
 _FRESH = {"last": BEFORE, "ticked": BEFORE, "tick": AFTER}
 _KINDS = {"count": kernel.COUNT, "time": kernel.TIME, "delta": kernel.DELTA, "punctuation": kernel.PUNCTUATION}

@@ -1,7 +1,7 @@
 """Merges new rows and stored partials of sessions: those that the watermark passes become results, open ones are stored.
 
-A *fragment* is the first and last event time of some rows of one session, and their partial. The state holds fragments. Of each open
-session with new rows a batch stores one fragment, which holds the whole session. It supersedes the fragments of earlier batches within its
+A *fragment* is the first and last event time of some rows of one session, and their partial. The state holds fragments. For each open
+session with new rows, a batch stores one fragment, which holds the whole session and supersedes the fragments of earlier batches within its
 bounds.
 
 New rows at most a gap apart form a fragment, and the kernel merges fragments like interval events from their first row to their last.
@@ -114,8 +114,8 @@ class SessionStage(LiftingStage):
 def latest_fragments(fragments: pa.Table, codes: Ints, *, cut: bool = False) -> Ints:
     """Indices of the fragments that no later batch has superseded; fragments of one key and window share one of the ``codes``.
 
-    If one fragment lies within another, the outer one is the later. Not so where a greatest size cuts sessions, if one of them is ``GONE``:
-    there a fragment of a later batch supersedes those within it.
+    If one fragment lies within another, the outer one is the later. This does not hold if a greatest size cuts sessions, and one of them is
+    ``GONE``: then a fragment of a later batch supersedes those within it.
     """
     first, last, batch = (int64_of(fragments.column(name).combine_chunks()) for name in (FIRST, LAST, BATCH))
     if cut:
@@ -254,7 +254,7 @@ class SessionTable:
 
     @classmethod
     def of(cls, rows: Ints, part_of: Ints) -> Self:
-        """Sessions as the kernel has them, whose part p is ``part_of[p]``."""
+        """Sessions from the kernel's ``rows``; part p of the kernel is ``part_of[p]``."""
         return cls(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3], part_of[rows[:, 4]])
 
     def __len__(self) -> int:
@@ -276,7 +276,7 @@ class MergedSessions:
     retracted: SessionTable
     #: What the batch stores: with new rows, or other bounds than before. A session that is kept ends a gap after its last event.
     kept: SessionTable
-    gone: Bools  #: Mask of the kept ones that are closed: they supersede what is stored of them.
+    gone: Bools  #: Mask of the kept ones that are closed: they supersede their stored fragments.
     #: Node k combines the parts ``members[node_offsets[k]:node_offsets[k + 1]]``.
     node_offsets: Ints
     members: Ints
@@ -348,7 +348,7 @@ def cut(stage: SessionStage, fragments: Fragments) -> MergedSessions:
     live = ~suspect
     owner, keys, starts, ends = event_bounds.sessions(gap, longest, rows, fragments.mark[order], suspect, live, accepted, stage.closed)
     refused, n_closed = fragments.number[order][suspect & ~accepted], len(keys)
-    # After the closed pieces come what is stored of the open ones: of a key all before the closed instant, and each instant from there on.
+    # Behind closed pieces come the parts to store of open ones: one for all of a key before the closed instant, then one an instant.
     instant = np.where(last < stage.closed, BEFORE, first)
     begins, open_ones = np.ones(n, np.bool_), np.flatnonzero(live)
     begins[open_ones[1:]] = (np.diff(key[open_ones]) > 0) | (np.diff(instant[open_ones]) != 0)
@@ -358,7 +358,7 @@ def cut(stage: SessionStage, fragments: Fragments) -> MergedSessions:
     n_new = np.add.reduceat(fragments.new[order[members]].astype(np.int64), offsets[:-1]) if len(members) else _NONE
     size = np.diff(offsets)
     gone = np.arange(len(part)) < n_closed
-    # Of a closed piece, fragments that stay within reach of the next batch; of an open one what has changed.
+    # A closed piece is kept if its stored fragments stay within reach of the next batch, an open one if it has changed.
     keeps = np.where(gone, (n_new < size) & (ending >= stage.closed), (n_new > 0) | (size > 1))
     begun = members[offsets[:-1]]
     kept = SessionTable(key[begun], first[begun], ending, np.zeros(len(part), np.int64), part).chosen(keeps)
@@ -412,7 +412,7 @@ def _joined(stage: SessionStage, fragments: Fragments) -> MergedSessions:
     # Stored fragments are open: those that end before the instant through which windows were shown have been shown.
     shown = ~fragments.new & (fragments.last + gap < stage.closed_before + stage.ahead)
     commits = commits_of(fragments.number)
-    # Of suspects that arrived together the latest comes first, so that one that joins others to an open session is there before them.
+    # Suspects that arrived together go from the latest to the earliest, so that one that joins others to an open session precedes them.
     order = np.lexsort((-fragments.first, commits, fragments.key))
     by_arrival = FragmentColumns(
         fragments.offsets(order),

@@ -228,7 +228,7 @@ def _clipped(time: Ints, stop: Ints, crosses: Ints, at: Ints) -> Ints:
 
 
 class RowColumns(Protocol):
-    """The settings of a stage that say which columns it reads of a row, in addition to event time, and what it makes of them.
+    """The settings of a stage: which columns it reads of a row, in addition to event time, and what it makes of them.
 
     ``layout`` is that of the partials; null for rows that are kept as they are.
     """
@@ -380,7 +380,7 @@ class WindowStage:
 
 def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | None = None) -> Iterator[Sliced]:
     """Lift rows into slices: those of all keys, or of a ``share`` of the keys. O(n log n) in rows."""
-    # Shares are taken of chunks, so that the slices of a key are the same whoever lifts them.
+    # Shares are taken of chunks, so that the slices of a key do not depend on who lifts them.
     chunks = _chunks(batches) if share is None else (share.rows(table, stage.keys) for table in _chunks(batches))
     if stage.intervals is not None:
         chunks = (part for table in chunks for part in stage.intervals.chunks(table))
@@ -394,7 +394,7 @@ def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | 
 
 
 def _without_refused(rows: pa.Table) -> tuple[pa.Table, tuple[int, ...]]:
-    """The ``rows`` that windows count, and for each grid, how many of all, some of which are late, came too late for one of its windows."""
+    """The ``rows`` that windows count; and for each grid, how many of all ``rows`` came too late for one of its windows."""
     names = [name for name in rows.column_names if name.startswith(f"{MISSED} ")]
     missed = tuple(pc.sum(rows.column(name)).as_py() or 0 for name in names)
     refused = rows.column(REFUSED)

@@ -95,7 +95,7 @@ def _count(lo: int, hi: int) -> int:
 
 @inner
 def _list_nodes(nodes: NodeColumns, key: int, lo: int, hi: int, places: Ints, at: int) -> int:
-    """Write to ``places``, from ``at`` on, those of the greatest nodes within [``lo``, ``hi``); returns where the next one goes."""
+    """Write the places of the greatest nodes within [``lo``, ``hi``) to ``places``, from ``at`` on; returns the next free index."""
     position = lo
     while position < hi:
         level = level_at(position, hi)
@@ -125,7 +125,7 @@ def stretches(nodes: NodeColumns, key: Ints, lo: Ints, hi: Ints) -> Any:
 
 @njit
 def moves(nodes: NodeColumns, key: Ints, lo: Ints, hi: Ints) -> Any:
-    """As :func:`stretches`, but of a stretch what has left and entered since the one before it, where these are fewer nodes than its own.
+    """As :func:`stretches`, but a stretch gives what left and entered since the one before, where that is fewer nodes than its own.
 
     Returns
     -------
