@@ -126,7 +126,7 @@ class Plan(_Kinds):
 
     @property
     def shown_since(self) -> int:
-        """The first batch as of which the sink still has all rows after this one has removed some."""
+        """The first batch as of which the sink can still be read once this batch has removed rows."""
         return self.batch
 
     @property
@@ -146,7 +146,7 @@ class Plan(_Kinds):
 
     @property
     def passes_over(self) -> bool:
-        """Whether it takes up versions that no batch has read, whatever they changed, as rows that they removed are gone."""
+        """Whether it reads unread versions even if they changed rows: the rows that they removed cannot be read any more."""
         return False
 
     def totals_after(self, before: Totals, counts: Counts) -> Totals:
@@ -197,8 +197,8 @@ class BackfillPlan(Plan):
     #: With ``watermark: data_interval_end``: one pair for each earlier batch, oldest first. It holds the last source version that the batch
     #: read, and the instant through which windows were already closed to its rows; null if none were.
     found_closed: FoundClosed = field(default_factory=list)
-    #: Where it replaces the state: the version after which it reads the source, through ``to_version``. It recomputes all windows that end
-    #: after ``range_from`` then, and stays where the last run has come to. Null for any other backfill.
+    #: If it replaces the state: the version after which it reads the source, through ``to_version``. Then it recomputes all windows that
+    #: end after ``range_from``, and advances no further than the last run. Null for any other backfill.
     read_from: int | None = None
 
     @property
@@ -241,12 +241,12 @@ class RestatePlan(_ReplacingPlan):
     action: ClassVar[str] = "restate"
     restates: ClassVar[bool] = True
 
-    #: First and last version of the source whose changed rows say what is recomputed; null for everything.
+    #: First and last version of the source whose changed rows decide what is recomputed; null to recompute everything.
     changed: tuple[int, int] | None = None
     #: Only windows that end in (``range_from``, ``range_to``] are published again; null for no bound.
     range_from: int | None = None
     range_to: int | None = None
-    #: No window that ends at or before this instant has ever been shown, because the pipeline began with a backfill; null for none.
+    #: No window that ends at or before this instant was ever shown, because the pipeline began with a backfill; null if there is none.
     shown_after: int | None = None
     #: Whether rows that were quarantined as too late count from now on.
     late: bool = False
@@ -284,19 +284,19 @@ class ApplyPlan(_ReplacingPlan):
     read_from: int
     #: Names of the windows whose rows it publishes. They replace the rows that the sink has of these windows.
     fills: tuple[str, ...] = ()
-    #: It publishes the windows that end after this instant; null for none.
+    #: It publishes the windows that end after this instant; null if it publishes none.
     history: int | None = None
     #: Windows and aggregates, as ``windows.NAME``, that meant something else before, if only by the value of a variable or by code.
     redefined: tuple[str, ...] = ()
     #: As :attr:`BackfillPlan.found_closed`.
     found_closed: FoundClosed = field(default_factory=list)
-    #: As :attr:`Plan.definition`, what the stored state means where the batch makes the new one of it; null where it reads the source.
+    #: Meaning of the stored state, as :attr:`Plan.definition`, from which the batch makes the new state; null if it reads the source.
     carried: dict[str, object] | None = None
-    #: Files of the source whose event times all lie before this instant are not read; null for none.
+    #: Files of the source whose event times all lie before this instant are not read; null to read all.
     needed_from: int | None = None
     #: Where it reads the source, the layouts whose windows all stay: it keeps their stored state.
     keeps: tuple[str, ...] = ()
-    #: Of sessions that do not all stay, the gaps of those that do: what the state has stored of these stays, too.
+    #: Gaps of the sessions that stay, if others do not: their stored state stays, too.
     keeps_gaps: tuple[int, ...] = ()
     #: As :attr:`Plan.definition`, what the kept state means; null if nothing is kept.
     kept_from: dict[str, object] | None = None
@@ -331,7 +331,7 @@ class RestorePlan(_ReplacingPlan):
     savepoint: str
     #: The newest batch that counts afterwards, as all later ones are undone.
     kept_batch: int = field()
-    #: Backfills after it, whose rows of windows that end at or before ``through`` stay: these have been published before.
+    #: Later backfills whose rows of windows that end at or before ``through`` stay, because these windows were published before.
     spared: list[int] = field(default_factory=list)
     through: int | None = None
     #: Sums over the batches that count.
@@ -538,7 +538,7 @@ class Batch:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Roles of the tables that the ruling ``discarded`` leaves as they are: the state, too, where it is to fit rows of the past."""
+        """Roles of the tables that ``discarded`` leaves unchanged: also the state, if the batch is to replace it to fit past rows."""
         if self.verdict != "discarded":
             return ()
         return ("sink", "state") if self.is_backfill and self.plan.replaces_state else ("sink",)
@@ -562,7 +562,7 @@ class Batch:
 
 
 def undone_of(batches: Iterable[Batch]) -> frozenset[int]:
-    """Numbers of the batches among these, which have no gaps, that a later one of them has undone, as a restoration does."""
+    """Numbers of those of ``batches``, which have no gaps, that a later one of them, such as a restoration, has undone."""
     listed = list(batches)
     counting = {batch.number for batch in effective_batches(listed, restorations=True)}
     return frozenset(batch.number for batch in listed if batch.status == "committed" and batch.number not in counting)

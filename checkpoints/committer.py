@@ -1,17 +1,16 @@
 """Commits files that exist already to a Delta table, replaces a range of window ends in it, and rewrites its columns in wider types.
 
 delta-rs makes the commits, but neither skips a transaction that is committed already, nor checks files against the table's schema and
-constraints. This module does both, on the very snapshot from which the commit is made. Of writers that commit the same version one wins, on
-every store that creates an object only if it is absent; the others start again from a fresh snapshot.
+constraints. This module does both, on the very snapshot from which the commit is made. If several writers commit the same version, one
+wins, on every store that creates an object only if it is absent; the others start again from a fresh snapshot.
 
 Changes that a table does not take, because its owner has altered it, are refused before they are recorded: later they could only wait.
 
 A table that delta-rs cannot write gets the same rows by Spark's :class:`Committer`, but only on this machine: on object storage Spark's
 commits overwrite those of other writers.
 
-Where a column becomes wider, all files are rewritten: a table without the table feature typeWidening holds the types of its schema alone,
-so that every reader reads it as before, and delta-rs goes on writing it. No row changes, so whoever follows the changes of a sink passes
-over the rewrite.
+If a column becomes wider, all files are rewritten: a table without the table feature typeWidening must hold only the types of its schema.
+Then every reader can still read it, and delta-rs write it. No row changes, so readers of a sink's changes skip the rewrite.
 """
 
 from __future__ import annotations

@@ -104,7 +104,7 @@ class KeptTable:
         self._path = path
         self._files: pa_fs.FileSystem | None = None
         self._table: DeltaTable | None = None
-        #: Of the log when the table was opened or updated: the entry of its version, and the pointer to the last Delta log checkpoint.
+        #: Marks of the log when the table was opened or updated: its version's entry, and the pointer to the last Delta log checkpoint.
         self._seen: list[Mark | None] = []
 
     def newest(self) -> DeltaTable:

@@ -247,7 +247,7 @@ def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
 
 
 def verify_table_versions(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
-    """Look cheaply, where there is nothing new to do, whether sink and state are still there; raises as :func:`verify`."""
+    """A cheap check, for runs without new rows, that sink and state still exist; raises as :func:`verify`."""
     with reread(ledger):
         for role in ("sink", "state"):
             written = ledger.written().get(role)
@@ -285,7 +285,7 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: LastWrite, *, accept
     if before is not None and written.digest is not None:
         since = before.version  # the last batch found its own place among the commits of others
     else:
-        # A table made by the last batch. Of a table whose past was given up, what came before does not count.
+        # The last batch made the table; or its past was given up, so that earlier versions do not count.
         since = -1 if written.digest is not None and table.role in ("sink", "state") else written.version - (written.digest is not None)
     changes = list(table.changes_after(since))
     for change in changes:
