@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.spark.access import DataFrame, SparkSession
     from windowmill.windowing.spec import Pipeline, Source
 
-#: Files whose rows are counted before any of them is planned, and of them at one time: most of it is waiting for a store.
+#: Number of files whose rows are counted before any of them is planned; and of those counted at once, as most of the time is waiting.
 _COUNTED_AT_A_TIME, _COUNTED_AT_ONCE = 256, 16
 #: Files that a message names.
 _NAMED = 5
@@ -294,7 +294,7 @@ class FolderSource(SourceTable):
         return [self._added(file, rows) for file, rows in zip(there, self._rows(there), strict=True)]
 
     def _added(self, file: SeenFile, rows: int | None) -> AddedFile:
-        # Of text, lines are counted: some may be empty, or several one row.
+        # For text, the number of lines is known: some may be empty, and several may form one row.
         return AddedFile(
             file.path, file.version, file.size_bytes, rows, partition_of(file.path), is_counted=self.settings.format == "parquet"
         )

@@ -414,7 +414,7 @@ def _ranges_of(file: SeenFile) -> dict[Partition, _Range]:
 class KafkaSource(SourceTable):
     """Topics as they are now.
 
-    ``seen``: what has happened to them, by version.
+    ``seen``: the changes of the topics, by version.
     ``recorded``: how many of these versions the record holds.
     ``first``: the oldest offset of each partition that is kept.
     ``record``: place of the record; null if there is none.

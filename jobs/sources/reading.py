@@ -150,7 +150,7 @@ def _current(runnable: Runnable, source: SourceTable, as_arrived: VersionRange, 
     """The versions of ``as_arrived`` with their rows as the table holds them now.
 
     Later versions that changed rows count too, up to the first unread version that appended rows. ``restated`` is the version whose
-    snapshot the last restatement read, null for none; at least that one is read, so that its results stay.
+    snapshot the last restatement read, null if none did; at least that version is read, so that its results stay.
     """
     through, base = as_arrived.through, as_arrived.after if as_arrived.snapshot is None else as_arrived.snapshot
     changed, later = _changed_since(source, through)
