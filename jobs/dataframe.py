@@ -297,7 +297,7 @@ class Arrived:
 
     @classmethod
     def of(cls, rows: DataFrame, batch: Input, order: Sequence[str], needed: Sequence[str]) -> Self:
-        """``rows`` in order of these columns, by the first of which they are commits; reads ``needed`` ones to find late rows."""
+        """``rows`` in ``order`` of these columns, the first of which numbers commits; reads ``needed`` columns to find late rows."""
         arrival = order[0]
         # Sorted by ranges of the first column alone, so that no commit is split between Spark partitions.
         ordered = rows.repartitionByRange(backquoted(arrival)).sortWithinPartitions(*map(backquoted, order))
@@ -315,7 +315,7 @@ class Arrived:
     @classmethod
     def _by_commit(cls, rows: DataFrame, batch: Input, arrival: str) -> Self:
         usable = F.when(F.col(REASON).isNull(), F.col(TIME))
-        # Of a window without partitions a client of Spark Connect warns; Spark takes a constant out of the plan.
+        # A client of Spark Connect warns of a window without partitions; Spark removes a constant from the plan.
         in_order = Window.partitionBy(F.lit(0)).orderBy(_FIRST)
         seen = F.max("_high").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
         commits = (
@@ -443,7 +443,7 @@ class BoundedWork:
 
     @classmethod
     def of(cls, batch: Input, seen: int | None = None) -> Self:
-        """What is computed of ``batch``, of which only the pipeline, the types, the end of the input and the latest time count."""
+        """The computation for ``batch``, which takes from it only the pipeline, types, end of the input and latest time."""
         own = Input(pipeline=batch.pipeline, types=batch.types, ended=batch.ended, latest=batch.latest, is_bounded=True)
         readings = [part.reading for part in parts_of(own, MemoryState())]
         return cls(own, seen, _Readings(batch.pipeline.keys, (), columns_read(*readings), conditions_read(*readings)))
@@ -458,7 +458,7 @@ class BoundedWork:
 
     @property
     def _schema(self) -> pa.Schema:
-        """Columns of the rows that the parts read, of which none is late."""
+        """Columns of the rows that the parts read; no row is late."""
         types = {name: self.batch.types.get(name, pa.bool_()) for name in input_names(self.reading)}
         ends = [] if self.batch.pipeline.time.end is None else [(UNTIL_OF, pa.int64())]
         return pa.schema([*types.items(), (TIME, pa.int64()), *ends, (NUMBER_OF, pa.int64())])

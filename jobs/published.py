@@ -1,7 +1,7 @@
 """What a pipeline has published, for readers: the newest revision of each window, and the table at an earlier batch; in SQL or Spark.
 
 Rows are versions of one window if they have the same key, name and trigger, and the same end where the window forgets idle keys; without
-a trigger, the same bounds. Of these the one of greatest revision counts, unless it is retracted.
+a trigger, the same bounds. The version with the greatest revision counts, unless it is retracted.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def latest(spark: SparkSession, sink: SinkLike, *, batch: int | None = None, tim
     Returns
     -------
     DataFrame
-        The sink's columns, without ``retracted``. Of the table as it was at the call: later batches do not change it.
+        The sink's columns, without ``retracted``. It shows the table as it was at the call: later batches do not change it.
 
     Raises
     ------

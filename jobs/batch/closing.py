@@ -65,7 +65,7 @@ COLUMNS = ("reason", "detail", "event_time", "watermark", "row")
 _STILL_LATE = 0.001
 #: Examples in all, and characters of a text in one.
 _MAX_EXAMPLES, _SHOWN = 5, 80
-#: Units of a delay that a person would write; the largest is taken of which the delay has at least three.
+#: Units in which a person would write a delay: the largest one that the delay contains at least three times.
 _UNITS = (("day", DAY_US), ("hour", 3_600 * SECOND_US), ("minute", 60 * SECOND_US), ("second", SECOND_US))
 #: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.
 MERGED_EVERY = 16
@@ -253,8 +253,8 @@ def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> Non
     """Compact the tables that have grown enough after the batch of ``job``, as the state's Delta log and footers of large files show."""
     parts, path, before = job.parts(), job.runnable.places.state, job.plan.batch + 1
     layouts, spans = [part.name for part in parts], [name for part in parts for name in part.spans]
-    # Rows of these layouts are compacted together with all others. Of slices and sessions alone only spans are, which batches look for in
-    # all files: else `windowmill maintain` merges these.
+    # Rows of these layouts are compacted with all others. A table of slices and sessions alone is compacted only if it has spans, which
+    # batches look for in all files; otherwise `windowmill maintain` merges it.
     has_entries = bool({"positions", "live rows"} & set(layouts))
     if (has_entries or spans) and is_table(path):
         # ``first``: the first batch whose rows are worth merging with those of all later ones, 0 for all; null for none.

@@ -82,7 +82,7 @@ def next_run(
     accepted: Acceptance = NOTHING_ACCEPTED,
     on_reading: OnReading = ignore,
 ) -> Plan | None:
-    """The plan of the next batch, of the new source versions; null if nothing is to do.
+    """The plan of the next batch, over the new source versions; null if there is nothing to do.
 
     The commits of the last batch must have been made, and it must not be held.
 
@@ -166,7 +166,7 @@ def next_backfill(
     if versions.why is not None:
         on_other_rows(versions.why)
     on_reading(source, check_readable(runnable, source, versions, again=bool(before)))
-    # Numbers and bounds of windows that are not on a grid follow from all rows before: the state has to be of those that are published.
+    # Numbers and bounds of windows that are not on a grid depend on all earlier rows: the state has to fit the published windows.
     replaces = others and not all(window.on_grid for window in pipeline.windows)
     plan = BackfillPlan(
         **pinned(pipeline, ledger, source, versions) | ({"from_version": versions.through} if replaces else {}),
@@ -300,7 +300,7 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
 
     pipeline = runnable.pipeline
     columns = Columns.of(source.schema_json)
-    if ledger.newest_kept:  # says of a missing column what has become of it
+    if ledger.newest_kept:  # its error says what has become of a missing column
         check_unchanged(ledger.newest_kept.plan.source_schema, source.schema_json, pipeline, source.path)
     else:  # later batches have the same conditions: a spec with other ones is refused
         refuse_first(pipeline, condition_problems(pipeline))
@@ -326,7 +326,7 @@ def check_owner(pipeline: Pipeline, ledger: Ledger) -> None:
 
 
 def source_of(runnable: Runnable, ledger: Ledger) -> SourceTable:
-    """The source; refuses another one than that which the pipeline has read, or an older copy of it."""
+    """The source; refuses a source other than the one that the pipeline has read, or an older copy of it."""
     newest, last = ledger.newest_kept, ledger.last_commit
     plan = newest.plan if newest else None
     source = open_source(runnable.pipeline).fitted(runnable.pipeline, plan, last.plan.to_version if last else -1)
@@ -351,7 +351,7 @@ def source_of(runnable: Runnable, ledger: Ledger) -> SourceTable:
 
 
 def last_change(runnable: Runnable, ledger: Ledger) -> int | None:
-    """The last version that changed rows among those that no batch has read; null if none did."""
+    """The last unread version that changed rows; null if none did."""
     source, last = source_of(runnable, ledger), ledger.last_commit
     if last is None:
         raise _never_ran(runnable)

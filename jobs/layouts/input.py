@@ -95,7 +95,7 @@ class Input:
     size_bytes: int | None = None  #: Size of the rows' files; null if unknown.
     latest: int | None = None  #: Greatest accepted event time; null for no bound.
     check: RowCheck | None = None  #: Verifies rows of the state; null if there is no state.
-    kept_gaps: tuple[int, ...] = ()  #: Gaps of the sessions of which the stored state stays, so that the batch writes none of theirs.
+    kept_gaps: tuple[int, ...] = ()  #: Gaps of the sessions whose stored state stays: the batch writes no state of theirs.
     has_unread: bool = False  #: Whether rows come with the column ``UNREAD``.
     reads_state: bool = True  #: Whether the batch may read state; a backfill, and a batch that replaces the state, read only the source.
     #: Whether the batch recomputes windows that earlier ones have emitted, as a backfill of a running pipeline does.
@@ -135,7 +135,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceInput(Input):
-    """As :class:`Input`, of rows that Spark can read: ``columns`` are those of the source."""
+    """As :class:`Input`, for rows that Spark can read; ``columns`` are those of the source."""
 
     columns: Columns
     types: Mapping[str, pa.DataType] = field(init=False)

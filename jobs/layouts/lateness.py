@@ -139,7 +139,7 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
     Where late rows bring revisions, ``_closed`` is null if no window that contains the row had been shown at its arrival. Otherwise it is
     the watermark then, and ``_arrival`` is the number of the row's commit. ``_order`` is that number of every row.
 
-    ``rows``: rows as of :func:`with_arrival`; the result is without those columns.
+    ``rows``: rows from :func:`with_arrival`; the result lacks the columns that it added.
     """
     watermark = pc.fill_null(rows.column(WATERMARK_OF), AXIS_BEGIN).to_numpy()
     closed = watermark - rule.lateness  # never past the watermark, so only rows behind the watermark can be late for a window
@@ -200,7 +200,7 @@ def usable(rows: pa.Table) -> pa.Table:
 
 
 def to_lift(rows: pa.Table) -> pa.Table:
-    """The usable ``rows`` and, so that they are counted, those that came too late; without the columns of reasons and places."""
+    """The usable ``rows`` and those that came too late, which are to be counted; without the columns of reasons and places."""
     chosen = pc.is_null(rows.column(REASON))
     if REFUSED in rows.column_names:
         chosen = pc.or_(chosen, rows.column(REFUSED))

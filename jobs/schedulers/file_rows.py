@@ -76,7 +76,7 @@ class Survey:
 
 
 def times_of(rows: Sequence[pa.Table]) -> Times:
-    """What is known of a part from its ``rows``, as :meth:`.PlainRows.read_part` gives them."""
+    """The times of a part, from its ``rows`` as :meth:`.PlainRows.read_part` returns them."""
     usable = [pc.min_max(table.filter(pc.is_null(table.column(REASON))).column(TIME)).as_py() for table in rows]
     lows = [span["min"] for span in usable if span["min"] is not None]
     highs = [span["max"] for span in usable if span["max"] is not None]
@@ -265,7 +265,7 @@ def _look(
 
 
 def answers_of(batch: TableInput, spark: SparkSession, options: Mapping[str, Options]) -> Answers:
-    """Where the conditions hold of the rows of ``batch`` that only Spark evaluates; none if Spark must read the rows itself."""
+    """Where the conditions that only Spark evaluates hold for the rows of ``batch``; none if Spark must read the rows itself."""
     plain = PlainRows.of(batch.pipeline, batch.source, batch.reading, None)
     if plain is None or batch.expected_rows > _MAX_ANSWERED_ROWS:
         return NO_ANSWERS
@@ -288,7 +288,7 @@ def answers_of(batch: TableInput, spark: SparkSession, options: Mapping[str, Opt
 
 
 def _packed(holds: pa.ChunkedArray, file: Ints, place: Ints, counts: Sequence[int]) -> list[npt.NDArray[np.uint8]]:
-    """For each file one bit a row, where ``holds`` is true of the row at this ``place`` in this ``file``."""
+    """For each file, one bit a row: whether ``holds`` is true for the row; ``file`` and ``place`` locate the values of ``holds``."""
     true = holds.to_numpy(zero_copy_only=False)
     packed = []
     for index, count in enumerate(counts):

@@ -114,7 +114,7 @@ class NumberedRows:
 
     @property
     def doubtful(self) -> DataFrame:
-        """As ``rows``, of the files that hold rows which are not applied, if any is not."""
+        """As ``rows``, of files that may hold rows that are not applied."""
         return self.rows.where(F.col(FILE).isin(*{*self._behind, *self.unusable}))
 
     def source(self, work: MapReduce) -> RowsOfFrame:
