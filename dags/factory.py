@@ -29,7 +29,7 @@ WAIT_SECONDS = 10.0
 #: How a DAG runs only when its source has new versions.
 NewVersions = Literal["wait", "watch"]
 
-#: Of a manual run; a null is valid for each.
+#: Params of a manual run; each may be null.
 PARAMS = {
     "from": Param(
         None, type=["null", "string"], format="date-time", description="Recompute the windows that end after this instant; needs `to`."

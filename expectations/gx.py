@@ -263,7 +263,7 @@ def active_session() -> SparkSession | None:
 
 
 def along(frame: SparkRows, column: str) -> SparkRows:
-    """The rows of ``frame`` whose values in ``column`` are compared with the one before, and in ``ALONG_OF`` what is compared.
+    """The rows of ``frame`` whose ``column`` is compared with the row before, and the compared values in ``ALONG_OF``.
 
     Great Expectations keeps nulls of some types, and compares only the days of instants.
     """
