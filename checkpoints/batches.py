@@ -24,7 +24,7 @@ FoundClosed = list[tuple[int, int | None]]
 
 
 class _Kinds(ABC):
-    """What distinguishes kinds of plans: where these are no fields of a kind, its plans have these values."""
+    """Properties that distinguish kinds of plans; a plan has these values unless its kind has them as fields."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class _Kinds(ABC):
     changes_spec: ClassVar[bool] = False
     purges: ClassVar[bool] = False
 
-    #: Whether the batch builds the state: every run does, a backfill as the first, or if it counts other rows than earlier batches.
+    #: Whether the batch builds the state, as every run does, and a backfill that is the first batch, or counts other rows than before.
     builds_state: bool = True
     #: As of :class:`RunPlan`, :class:`RestatePlan`, :class:`ApplyPlan` and :class:`RestorePlan`.
     interval_end: int | None = None
@@ -102,12 +102,12 @@ class Plan(_Kinds):
 
     @property
     def replaces_state(self) -> bool:
-        """Whether the batch reads no state, and what it builds takes the place of the state that is there."""
+        """Whether the batch reads no state, and replaces the existing state by the one that it builds."""
         return False
 
     @property
     def rereads(self) -> bool:
-        """Whether earlier batches have read the same rows, and quarantined those of them that did not count."""
+        """Whether earlier batches have read the same rows, and quarantined those that did not count."""
         return not self.builds_state
 
     @property
@@ -116,12 +116,12 @@ class Plan(_Kinds):
 
     @property
     def recounts(self) -> bool:
-        """Whether it counts rows of the source in place of those that earlier batches have counted."""
+        """Whether it counts other rows of the source than earlier batches, in their place."""
         return self.replaces_state and not self.changes_spec
 
     @property
     def goes_back(self) -> bool:
-        """Whether position and progress after the batch are earlier ones."""
+        """Whether the batch returns position and progress to earlier values."""
         return self.kept_batch is not None
 
     @property
@@ -227,7 +227,7 @@ class BackfillPlan(Plan):
 
 
 class _ReplacingPlan(Plan):
-    """A plan whose batch replaces the whole state, from which later batches go on."""
+    """A plan whose batch replaces the whole state; later batches continue from the new one."""
 
     __slots__ = ()
 
@@ -274,7 +274,7 @@ class RestatePlan(_ReplacingPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyPlan(_ReplacingPlan):
-    """The plan of a batch that carries out a changed spec: it replaces the whole state, and stays where the last run has come to."""
+    """The plan of a batch that carries out a changed spec: it replaces the whole state, and keeps the last run's position and progress."""
 
     action: ClassVar[str] = "apply"
     recomputes: ClassVar[bool] = True
@@ -294,7 +294,7 @@ class ApplyPlan(_ReplacingPlan):
     carried: dict[str, object] | None = None
     #: Files of the source whose event times all lie before this instant are not read; null to read all.
     needed_from: int | None = None
-    #: Where it reads the source, the layouts whose windows all stay: it keeps their stored state.
+    #: If it reads the source, the layouts whose windows all stay: their stored state is kept.
     keeps: tuple[str, ...] = ()
     #: Gaps of the sessions that stay, if others do not: their stored state stays, too.
     keeps_gaps: tuple[int, ...] = ()
@@ -346,9 +346,9 @@ class RestorePlan(_ReplacingPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgePlan(Plan):
-    """The plan of a purge, which takes all that is known of some keys out of the pipeline's tables. It does not name the keys.
+    """The plan of a purge, which removes all data of some keys from the pipeline's tables. It does not name the keys.
 
-    It passes over the versions of the source through ``to_version``, which have only removed rows of these keys, or which the spec ignores.
+    It skips the versions of the source through ``to_version``: they only removed rows of these keys, or the spec ignores them.
     """
 
     action: ClassVar[str] = "purge"
@@ -378,7 +378,7 @@ class FoldPlan(Plan):
 
     builds_state = False
 
-    #: The last batch whose rows are folded: as the table stood after it, or later, the latest view is what it was.
+    #: The last batch whose rows are folded; the latest view as of this or a later batch does not change.
     through: int
 
     @property
@@ -417,7 +417,7 @@ class Changes:
     replaces: tuple[int, int] | None = None
     #: The table's schema (Delta JSON), from which it is made, or widened. Null in a record if the table had all columns.
     schema: str | None = None
-    #: Names of the windows whose rows of the range ``replaces`` are meant; null for all.
+    #: Names of the windows whose rows in the range ``replaces`` are replaced; null for all.
     windows: tuple[str, ...] | None = None
     #: Whether columns are added to a sink that lacks some. Other tables of a pipeline are always widened.
     widens: bool = False
@@ -445,7 +445,7 @@ class Changes:
 
     @property
     def digest(self) -> str:
-        """Digest of the files added, as of the commit (:func:`digest_of`)."""
+        """Digest of the files that the commit adds (:func:`digest_of`)."""
         return digest_of(identity_of({"path": file.path}) for file in self.files)
 
 
@@ -481,13 +481,13 @@ class Outcome:
     #: Greatest event time so far, and the instant through which all windows are in the sink; null for none.
     seen: int | None
     emitted: int | None
-    #: That of its validation, or of the ruling on it.
+    #: The verdict of its validation, or of the ruling on it.
     verdict: str
     #: Its rows, as they were computed.
     counts: Counts = field(default_factory=Counts)
     #: Seconds by step.
     timings: dict[str, float] = field(default_factory=dict)
-    #: What computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs, stages, tasks and executors.
+    #: The engine of the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs, stages, tasks and executors.
     compute: dict[str, Any] = field(default_factory=dict)
     #: ``processor_seconds`` (of the client alone as ``client_processor_seconds``), ``bytes_read`` of the source's files, ``bytes_written``,
     #: and the ``state_bytes`` after the batch.
@@ -511,7 +511,7 @@ class Batch:
     status: Status
     #: When it was recorded; if it was held, when it was last ruled on.
     ended_at: datetime
-    #: By role, what the batch changes in its tables; of a batch of many files only in its ``manifest``.
+    #: The changes of the batch's tables, by role; if they have many files, only the ``manifest`` has them.
     changes: Mapping[str, Changes] = field(default_factory=dict)
     #: Name and digest of the file that holds the changes; null if the record does.
     manifest: tuple[str, str] | None = None

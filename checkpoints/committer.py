@@ -381,9 +381,9 @@ def rewrite(
 ) -> None:
     """Replace all files of ``table``, at ``place``, by files with the columns of ``schema``; no row changes.
 
-    ``rows_of`` gives the rows of a file, by the log's entry of it, with these columns. Where others follow the table's changes
-    (``is_followed``), the schema comes in a commit of its own, and the one behind it says that it changes no row: delta-rs does not make
-    one commit of both. A crash between the two leaves files of narrower types, which readers cast.
+    ``rows_of`` gives the rows of a file, by the log's entry of it, with these columns. If others follow the table's changes
+    (``is_followed``), one commit changes the schema, and a second one says that it changes no row: delta-rs cannot do both in one commit. A
+    crash between the two leaves files of narrower types, which readers cast.
 
     Raises ``CommitFailedError`` if others have committed to the table meanwhile.
     """
@@ -433,9 +433,9 @@ class ReplacedRange:
     schema: pa.Schema
     begin: int
     end: int
-    #: Names of the windows whose rows of the range are meant; null for all.
+    #: Names of the windows whose rows in the range are replaced; null for all.
     windows: tuple[str, ...] | None = None
-    #: Paths of files with rows of the range alone.
+    #: Paths of files with only rows of the range.
     whole: tuple[str, ...] = ()
     #: Paths of files that may also have other rows.
     partly: tuple[str, ...] = ()
@@ -469,7 +469,7 @@ class ReplacedRange:
         return write_files(self.table, self.schema, staying, batch=batch, attempt=attempt, task=task)
 
     def within(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Mask of the ``rows`` that are in the range, and whose window is meant."""
+        """Mask of the ``rows`` that are in the range, and whose window is replaced."""
         ends = rows.column(_END).cast(pa.int64())
         within = pc.and_(pc.greater(ends, self.begin), pc.less_equal(ends, self.end)).fill_null(False)
         if self.windows is not None:

@@ -281,7 +281,7 @@ def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Closing:
-    """What decides in which windows rows count that came when some windows were closed."""
+    """Decides in which windows late rows count, by the windows that were closed when they came."""
 
     #: Least window end after each row's time, and greatest end of the windows that start at or before it; of a row that lasts, before it
     #: ends.
