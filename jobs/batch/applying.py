@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.windows.base import Window
 
-#: Most edges of new windows that are compared with those of the stored slices.
+#: Greatest number of edges of new windows that are compared with those of stored slices.
 _MAX_COMPARED_EDGES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A changed spec: what it means, its batch, what that reads, and how it uses the stored state, or why it reads the source."""
+    """A changed spec: its meaning and batch, what the batch reads, how it uses the stored state, or why it reads the source."""
 
     changes: SpecChanges
     plan: ApplyPlan
@@ -70,7 +70,7 @@ class Application:
 
 
 def changes_of(pipeline: Pipeline, ledger: Ledger) -> SpecChanges | None:
-    """The differences between ``pipeline`` and the spec that the ledger's batches ran by; null for none, or if nothing ran yet."""
+    """The differences between ``pipeline`` and the spec of the ledger's batches; null if there are none, or nothing ran yet."""
     last = ledger.newest_kept
     if last is None:
         return None
@@ -89,7 +89,7 @@ def next_apply(
     accept_changes: bool = False,
     on_reading: planning.OnReading = planning.ignore,
 ) -> Application | None:
-    """The batch of a changed spec, which publishes new values of windows that end after ``history``, if any; null for nothing to do.
+    """The batch of a changed spec, which publishes new values of windows that end after ``history``, if any; null if nothing is to do.
 
     The commits of the last batch must have been made. ``accept_changes`` accepts that others have changed rows of the tables.
     """
@@ -104,7 +104,7 @@ def next_apply(
     _check_windows(pipeline, ledger, changes, history)
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, planning.Acceptance(changes=accept_changes, code=True))
-    # Before parts of the spec are made, which take all its columns for granted.
+    # Check this before parts are made, which assume that all columns of the spec exist.
     check_unchanged(last.plan.source_schema, source.schema_json, pipeline, source.path)
     Columns.of(source.schema_json).check(pipeline, f"the source {source.path}", source.unread, source.untyped)
     before = state_plans(ledger.batches())

@@ -82,7 +82,7 @@ def seen_after(rows: pa.Table, seen: int | None) -> int | None:
 
 
 def arrived(rows: pa.Table, batch: Input) -> pa.Table:
-    """Add numbers and the watermark at arrival to rows in order of arrival, unless they have both, being only some that arrived; O(n)."""
+    """Add numbers and the watermark at arrival to all rows in order of arrival; some of the rows alone must have both. O(n)."""
     if WATERMARK_OF in rows.column_names:
         return rows
     files, times = rows.column(FILE).to_numpy(), pc.fill_null(usable_times(rows), BEFORE).to_numpy()
@@ -105,7 +105,7 @@ def watermarks_at_arrival(files: Ints, commits: Ints, highs: Ints, batch: Input)
     order of event time; or that of the interval's end, if the orchestrator guarantees intervals.
 
     ``files``, ``commits``: the index of each group's file, and the number of its commit; ascending. ``highs``: the greatest event time of
-    each group; ``BEFORE`` for none.
+    each group; ``BEFORE`` if it has none.
     """
     if batch.closed_by_file is not None:
         return np.asarray(np.array(batch.closed_by_file, np.int64)[files] + batch.rule.lateness)

@@ -1,7 +1,7 @@
 """The new rows of a batch in plain files, which tasks survey and read by Arrow, without the JVM.
 
 The statistics in the source's log give bounds of the event times of most files. Only where they do not decide, event times are read.
-Where a condition is one that only Spark evaluates, one job over the columns that it reads answers it before tasks read the rows.
+If only Spark evaluates a condition, one job over the columns that it reads answers it before tasks read the rows.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 
 #: Most rows whose answers the driver collects: five bytes for each row and condition in transit, an eighth of a byte once packed.
 _MAX_ANSWERED_ROWS = 50_000_000
-#: The file of a row that says that a file cannot be read by Arrow as Spark reads it.
+#: Value of the file column in the row that reports a file which Arrow does not read as Spark does.
 _NOT_PLAIN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Number and event times of the rows of a part of a file, as far as they are known."""
+    """Number and event times of the rows of a file's part, as far as known."""
 
     rows: int  #: Number of rows that are not left out by the filter.
-    last: int  #: One more than the index in the file of the last of these rows.
+    last: int  #: One more than the greatest index in the file of such a row.
     low: int  #: An instant before which no usable row is.
     #: ``high_at_least``, ``high_at_most``: bounds of the greatest event time of usable rows; ``BEFORE`` if there is none.
     high_at_least: int

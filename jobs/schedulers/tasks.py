@@ -82,7 +82,7 @@ class NumberedRows:
     arrived: DataFrame
     survey: Survey
     files: tuple[int, ...]  #: The indices of the files with rows, as the survey has them.
-    unusable: tuple[int, ...]  #: Those of them with rows that have a quarantine reason.
+    unusable: tuple[int, ...]  #: The indices of files with rows that have a quarantine reason.
     batch: SourceInput
 
     @classmethod
@@ -213,8 +213,8 @@ class Quarantining:
     pipeline: Pipeline
     plan: Plan
     targets: Targets
-    paths: Sequence[str]  #: The path of each file, by which quarantine names it.
-    lateness: int  #: The pipeline's, in ticks of the axis.
+    paths: Sequence[str]  #: The path of each file, as quarantine names it.
+    lateness: int  #: The pipeline's lateness, in ticks of the axis.
     #: For each part that refuses rows, the files that hold their numbers; null if a part refuses none, and no row can be too late.
     refusing: Sequence[Sequence[DataFile]] | None = None
     grids: Sequence[WindowGrid] = ()  #: The grids of the other parts.
