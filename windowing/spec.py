@@ -485,8 +485,7 @@ def compare(before: Mapping[str, Any], pipeline: Pipeline, edited: Mapping[tuple
     """Compare ``pipeline`` with the meaning ``before``, in which variables are as written.
 
     ``edited`` says why windows and aggregates, by field and name, compute something else although the spec says the same.
-    ``same_variables`` is whether all variables have the values that they had before. Otherwise everything that uses a variable counts as
-    changed.
+    ``same_variables`` is whether all variables have the values that they had before. Otherwise all fields with variables count as changed.
     """
     now, actual = pipeline.shown_meaning(), pipeline.meaning()
     found: dict[str, list[SpecChange]] = {}

@@ -8,7 +8,7 @@ New rows at most a gap apart form a fragment, and the kernel merges fragments li
 
 A row whose time lay in windows that had been shown when it arrived (a *suspect*) is a fragment of its own, which the kernel applies in
 order of arrival: it joins only a session that was still open then, and those that arrived together bring that session's next version where
-sessions are revised. All other rows join no session that was shown before they arrived, so in which order they arrive makes no difference.
+sessions are revised. All other rows join no session that was shown before they arrived, so their order of arrival makes no difference.
 
 With a greatest size, sessions are cut into pieces:
 
@@ -19,10 +19,10 @@ With a greatest size, sessions are cut into pieces:
     stored           [0 to 6]      9   12   15           the rows before 8 as one fragment, each instant from there on by itself
     pieces           0 3 6 9         │ 12 15
 
-A row before a session moves every place where it is cut, and a partial cannot be cut. But all rows of a key before the instant through
-which windows are closed lie in one piece: a piece that is open ends at or after that instant, so the next one begins there or later. They
-are one fragment, which no later row can cut: a piece that would end within it would be closed. From that instant on each instant of a key
-is a fragment of its own, until windows are closed through it. So only rows within disorder and lateness are kept in detail.
+A new first row of a session moves every place at which the session is cut, and a partial cannot be cut. But all rows of a key before the
+instant through which windows are closed lie in one piece: a piece that is open ends at or after that instant, so the next one begins there
+or later. They are one fragment, which no later row can cut: a piece that would end within it would be closed. From that instant on each
+instant of a key is a fragment of its own, until windows are closed through it. So only rows within disorder and lateness stay separate.
 
 A piece may be closed by its size while rows still come within a gap of its last event. Its fragments are superseded by a row that
 marks them as gone.
@@ -55,10 +55,10 @@ from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE, commits_of
 
-#: Column of a fragment where sessions are revised: the number of the version that the session is, or will be when it is shown.
+#: Column of a fragment if sessions are revised: the revision of the session, or that which it will have when it is shown.
 REVISION = "_revision"
-#: Columns of a fragment where sessions have a greatest size: this size, null for those that have none; and whether the fragment is closed,
-#: and is there to supersede others.
+#: Columns of a fragment if sessions have a greatest size: this size, null for sessions without; and whether the fragment is closed, and
+#: only supersedes others.
 LONGEST, GONE = "_longest", "_gone"
 _NONE = np.empty(0, np.int64)
 
@@ -76,7 +76,7 @@ def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Lay
 
 
 def own_columns(*, revises: bool, cuts: bool) -> tuple[str, ...]:
-    """Columns of a fragment in addition to keys, batch and partials; of sessions that are revised, or that a greatest size cuts."""
+    """Columns of a fragment in addition to keys, batch and partials, if sessions are revised, or if a greatest size cuts them."""
     return (GAP, FIRST, LAST, *([REVISION] if revises else []), *([LONGEST, GONE] if cuts else []))
 
 
@@ -213,7 +213,7 @@ class Fragments:
 
     @property
     def revision(self) -> Ints:
-        """The number of the version that each stored fragment is; 0 for others."""
+        """The revision of each stored fragment; 0 for others."""
         if REVISION not in self.table.column_names:
             return np.zeros(len(self), np.int64)
         return int64_of(self.table.column(REVISION).combine_chunks())
@@ -249,8 +249,8 @@ class SessionTable:
     key: Ints
     first: Ints
     end: Ints
-    revision: Ints  #: Number of the version that it is.
-    part: Ints  #: What holds it: below the number of fragments a fragment, from there on a node. Empty if nothing does.
+    revision: Ints  #: Revision of each.
+    part: Ints  #: Part that holds each: a fragment if less than the number of fragments, else a node. Empty if there is none.
 
     @classmethod
     def of(cls, rows: Ints, part_of: Ints) -> Self:
@@ -272,7 +272,7 @@ class MergedSessions:
     stage: SessionStage
     fragments: Fragments
     shown: SessionTable  #: The versions that the batch shows.
-    #: Versions that were shown, and whose session has other bounds since; each is of the revision that retracts it, and has no part.
+    #: Shown versions whose session has other bounds since; each has the revision that retracts it, and no part.
     retracted: SessionTable
     #: What the batch stores: with new rows, or other bounds than before. A session that is kept ends a gap after its last event.
     kept: SessionTable
@@ -304,7 +304,7 @@ class MergedSessions:
         return sessions.chosen((sessions.end > begin) & (sessions.end <= end))
 
     def _identity(self, name: str, sessions: SessionTable) -> dict[str, pa.Array]:
-        """The columns of result rows of ``sessions`` but for aggregates."""
+        """The columns of result rows of ``sessions``, except aggregates."""
         n = len(sessions)
         own = {"window": pa.repeat(name, n), "window_start": pa.array(sessions.first), "window_end": pa.array(sessions.end)}
         own |= {"trigger": pa.nulls(n, pa.int64()), "revision": pa.array(sessions.revision), "batch": pa.repeat(self.stage.batch, n)}

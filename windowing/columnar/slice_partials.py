@@ -62,9 +62,8 @@ class SlicePartials:
     ints: Ints
     floats: Floats
     objects: Objects
-    #: For late rows that revise windows, the spans of their key before the first of them arrived: for each window that shows empty ones,
-    #: the starts of the first and last slice. The first is after the last where nothing was counted before. int64, shape (n, 2 ·
-    #: n_windows).
+    #: For late rows that revise windows, the spans of their key before the first of them arrived: starts of the first and last slice, for
+    #: each window that shows empty ones. The first is after the last if nothing was counted before. int64, shape (n, 2 · n_windows).
     before: Ints
     reaching: Ints  #: 1 for partials of events that began before their slice and last into it, else 0; int64, shape (n,).
     arrivals: Ints  #: Moment at which late rows that revise windows arrived, ``IN_TIME`` for others; int64, shape (n,).

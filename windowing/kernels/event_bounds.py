@@ -35,7 +35,7 @@ class SessionLimits(NamedTuple):
     """Limits of a session, in ticks of the axis."""
 
     gap: int  #: Longest pause between two rows of a session.
-    longest: int  #: A session is split at a row that begins this long after its first row; ``AFTER`` for never.
+    longest: int  #: A session is split at a row that begins this long after its first row; ``AFTER`` if sessions have no greatest size.
 
 
 class ClosedSessions(NamedTuple):
@@ -440,7 +440,7 @@ class FragmentColumns(NamedTuple):
     first: Ints
     last: Ints
     fresh: Bools  #: Mask of the fragments of new rows.
-    suspect: Bools  #: Mask of the rows that windows were shown past when they arrived, each a fragment of its own.
+    suspect: Bools  #: Mask of the suspects, each a fragment of its own.
     moments: Ints  #: Moment of arrival of each, or of the first row of a run; shape (n_fragments,).
     #: For a suspect, the instant through which windows were closed when it arrived: it counts if the session that it joins was open.
     marks: Ints
@@ -478,7 +478,7 @@ class _Found(NamedTuple):
 
 @njit
 def sessions_of(gap: int, ahead: int, closed: int, fragments: FragmentColumns) -> Any:
-    """Join fragments into sessions; show those that the watermark passes, and again when suspects arrive; O(n(1 + s)) for s open sessions.
+    """Join fragments into sessions; show sessions that the watermark passes or suspects change; O(n(1 + s)) for s open sessions.
 
     No fragment but a suspect joins a session that has been shown, so only suspects need a look at what was shown and closed before them.
 
@@ -535,7 +535,7 @@ def sessions_of(gap: int, ahead: int, closed: int, fragments: FragmentColumns) -
 
 @njit
 def uncovered(codes: Ints, first: Ints, last: Ints, batch: Ints, gone: Bools) -> Bools:
-    """Mask of the fragments that are not gone, and that none of a later batch covers; shapes (n_fragments,).
+    """Mask of the fragments that are not gone, and that no fragment of a later batch covers; shapes (n_fragments,).
 
     Fragments are sorted by code, first event time, and from the latest batch on. O(n m) if m of a code are longer than an instant.
     """
