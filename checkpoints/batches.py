@@ -116,7 +116,7 @@ class Plan(_Kinds):
 
     @property
     def recounts(self) -> bool:
-        """Whether it counts other rows of the source than earlier batches, in their place."""
+        """Whether it counts rows of the source instead of those that earlier batches have counted."""
         return self.replaces_state and not self.changes_spec
 
     @property

@@ -1,10 +1,10 @@
-"""Commits files that exist already to a Delta table, replaces a range of window ends in it, and rewrites its columns in wider types.
+"""Commits existing files to a Delta table, replaces a range of window ends in it, and rewrites its columns in wider types.
 
 delta-rs makes the commits, but neither skips a transaction that is committed already, nor checks files against the table's schema and
 constraints. This module does both, on the very snapshot from which the commit is made. If several writers commit the same version, one
 wins, on every store that creates an object only if it is absent; the others start again from a fresh snapshot.
 
-Changes that a table does not take, because its owner has altered it, are refused before they are recorded: later they could only wait.
+Changes that do not fit a table, because its owner has altered it, are refused before the record: later no commit could succeed.
 
 A table that delta-rs cannot write gets the same rows by Spark's :class:`Committer`, but only on this machine: on object storage Spark's
 commits overwrite those of other writers.
@@ -51,7 +51,7 @@ from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError,
 
 #: Decimal digits of the whole numbers of a type, by its bits.
 _DIGITS = {8: 10, 16: 10, 32: 10, 64: 20}
-#: Bits of the whole numbers that a double holds exactly, whatever their value.
+#: Number of bits of whole numbers all of which a double holds exactly.
 _BITS_OF_DOUBLE = 32
 #: How often a commit is tried if others commit first.
 _ATTEMPTS = 20
@@ -90,7 +90,7 @@ class Publication:
     changes: Changes
     #: Its ``userMetadata``, ids only, since it stays in the table's history: generation, batch, attempt, and digest of the changes.
     note: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether the files replace all others of the table, and their schema that of the table.
+    #: Whether the files replace all others of the table, and their schema replaces the table's.
     replaces_all: bool = False
     #: Finds the files to rewrite, in a snapshot of the table at a path; null if ``changes`` names all files to remove.
     rewrites: Callable[[str, DeltaTable], Rewritten] | None = None
@@ -399,7 +399,7 @@ def rewrite(
             AddAction(file.path, file.size, {}, file.modified_ms, not is_followed, file.stats) for file in adds
         ]
         if is_followed:
-            _set_schema(table, schema, [], partition_filters=[(columns.names[0], "=", "")])  # of no partition no file is removed
+            _set_schema(table, schema, [], partition_filters=[(columns.names[0], "=", "")])  # without partitions, no file is removed
             version = table.version() + 1
             table.update_incremental()
             if table.version() != version:

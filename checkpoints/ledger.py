@@ -6,8 +6,8 @@ drops the batch. An append succeeds only if no other record was added since the 
 concurrent writers exactly one wins.
 
 Opening a ledger reads only the newest batches; older ones are read on demand. So the cost of a run does not grow with the ledger. If a
-batch has too many files for its record, a manifest lists them: a file in the folder ``<ledger>.manifests``, which the record names with its
-digest.
+batch has too many files for its record, the record names a manifest that lists them, with its digest: a file in the folder
+``<ledger>.manifests``.
 
 Before an attempt records its batch, it may leave notes of what it has finished (:class:`Notes`), so that the next attempt at the batch does
 not compute that again. Notes have a folder of their own, and name files that no record names yet. They are valid for one plan, which is

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: A pipeline's sink: the path of the table or of the spec's YAML file, the pipeline, or the spec's fields.
 SinkLike = str | os.PathLike[str] | Pipeline | Mapping[str, object]
-#: Name that the SQL gives to a column of its own.
+#: Name of a column that the SQL adds.
 _PLACE = "_windowmill_place"
 #: A table of the query, which Spark takes from a DataFrame.
 _ROWS = "_windowmill_rows"
@@ -58,7 +58,7 @@ class PublishedTable:
     name: str  #: The pipeline's.
     keys: tuple[str, ...]  #: Its key columns.
     ledger: str  #: Path of its ledger.
-    restarting: tuple[str, ...] = ()  #: Those of its windows that forget idle keys, so that triggers are numbered from 0 again.
+    restarting: tuple[str, ...] = ()  #: Names of the windows that forget idle keys, and so number triggers from 0 again.
     named: str | None = None  #: The table's name in a catalog, as the spec has it; null for a table by path.
 
     @classmethod
@@ -142,7 +142,7 @@ class PublishedTable:
         return AsOf(written.version, batch)
 
     def _replaces(self, batch: Batch, wanted: int) -> bool:
-        """Whether ``batch`` has taken rows from the sink that readers of the table as it stood after ``wanted`` are to see."""
+        """Whether ``batch`` has removed rows from the sink that the table as of batch ``wanted`` has to show."""
         if batch.status != "committed" or batch.verdict == "discarded" or wanted >= batch.plan.shown_since:
             return False
         changes = Ledger(self.ledger).changes_of(batch).get("sink")
@@ -193,7 +193,7 @@ def view_statements(sink: SinkLike, schema: str | None = None) -> dict[str, str]
 
 
 def _plain(name: str) -> str:
-    """The name of a table as Spark compares it: in any case, and without the session catalog's own name."""
+    """The name of a table as Spark compares it: in lower case, and without the session catalog's name."""
     return name.lower().removeprefix("spark_catalog.")
 
 

@@ -105,7 +105,7 @@ class SlicePart(Part):
         return Loaded(work, None if rows is None else lateness.to_lift(rows), stored)
 
     def map_reduce(self, emission: Emission, *, has_late: bool) -> SliceMapReduce:
-        # Only slices have the marks that rows need which are late for some window.
+        # Rows that are late for a window need marks, which only slices have.
         if self.batch.is_bounded and self._slices.intervals and not has_late:
             return EventMapReduce(self._window_stage(emission), self.grids, None, self.batch.pipeline)
         return SliceMapReduce(self._window_stage(emission), self.grids, self.batch.rule if has_late else None)

@@ -263,8 +263,7 @@ def with_event_times(rows: DataFrame, times: EventTimes, columns: Columns, *, in
 def judged(condition: str, types: Mapping[str, pa.DataType]) -> tuple[Column, Column | None]:
     """Whether ``condition`` holds over columns of ``types``, and whether it cannot be evaluated on a row, evaluated once.
 
-    The first is null or false where the condition cannot be evaluated; the second is null if it always can be, or if only Spark evaluates
-    it.
+    The first is null or false where evaluation fails; the second is null if it never fails, or if only Spark evaluates the condition.
     """
     if outside_problem(condition, types) is not None or not (may_fail(condition, types) or _is_about_time(condition, types)):
         return F.expr(condition), None

@@ -57,7 +57,7 @@ class SourceFiles:
     files: Sequence[AddedFile]  #: Those of them that have been read.
     #: The commit of each of these files; null if it is unknown, or the file belongs to the snapshot.
     commits: Sequence[int | None]
-    order_known: bool  #: Whether the commit of every row is known for which it matters.
+    order_known: bool  #: Whether all commits that matter are known.
     changed: Sequence[tuple[int, str]] = ()  #: Versions since the pipeline began that changed rows, with their operation.
 
     @classmethod
