@@ -332,7 +332,7 @@ def argument_problems(rule_type: str, written: Mapping[str, Any]) -> Iterable[tu
 
 
 def _partition_problems(partition: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """What Great Expectations would stop at: shares that are no distribution over the values, or over the spans between bins."""
+    """Problems at which Great Expectations would stop: shares that are no distribution over the values, or over the spans between bins."""
     shares, tails = partition.get("weights"), partition.get("tail_weights", [])
     over = next((name for name in ("values", "bins") if isinstance(partition.get(name), list)), None)
     numbers: list[Any] = [*shares, *tails] if isinstance(shares, list) and isinstance(tails, list) else [None]
