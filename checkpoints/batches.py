@@ -24,7 +24,7 @@ FoundClosed = list[tuple[int, int | None]]
 
 
 class _Kinds(ABC):
-    """What distinguishes kinds of plans: where these are no fields of a kind, its plans have these values."""
+    """Properties that distinguish kinds of plans; a plan has these values unless its kind has them as fields."""
 
     __slots__ = ()
 
@@ -39,7 +39,7 @@ class _Kinds(ABC):
     changes_spec: ClassVar[bool] = False
     purges: ClassVar[bool] = False
 
-    #: Whether the batch builds the state: every run does, a backfill as the first, or if it counts other rows than earlier batches.
+    #: Whether the batch builds the state, as every run does, and a backfill that is the first batch, or counts other rows than before.
     builds_state: bool = True
     #: As of :class:`RunPlan`, :class:`RestatePlan`, :class:`ApplyPlan` and :class:`RestorePlan`.
     interval_end: int | None = None
@@ -102,12 +102,12 @@ class Plan(_Kinds):
 
     @property
     def replaces_state(self) -> bool:
-        """Whether the batch reads no state, and what it builds takes the place of the state that is there."""
+        """Whether the batch reads no state, and replaces the existing state by the one that it builds."""
         return False
 
     @property
     def rereads(self) -> bool:
-        """Whether earlier batches have read the same rows, and quarantined those of them that did not count."""
+        """Whether earlier batches have read the same rows, and quarantined those that did not count."""
         return not self.builds_state
 
     @property
@@ -116,17 +116,17 @@ class Plan(_Kinds):
 
     @property
     def recounts(self) -> bool:
-        """Whether it counts rows of the source in place of those that earlier batches have counted."""
+        """Whether it counts rows of the source instead of those that earlier batches have counted."""
         return self.replaces_state and not self.changes_spec
 
     @property
     def goes_back(self) -> bool:
-        """Whether position and progress after the batch are earlier ones."""
+        """Whether the batch returns position and progress to earlier values."""
         return self.kept_batch is not None
 
     @property
     def shown_since(self) -> int:
-        """The first batch as of which the sink still has all rows after this one has removed some."""
+        """The first batch as of which the sink can still be read once this batch has removed rows."""
         return self.batch
 
     @property
@@ -146,7 +146,7 @@ class Plan(_Kinds):
 
     @property
     def passes_over(self) -> bool:
-        """Whether it takes up versions that no batch has read, whatever they changed, as rows that they removed are gone."""
+        """Whether it reads unread versions even if they changed rows: the rows that they removed cannot be read any more."""
         return False
 
     def totals_after(self, before: Totals, counts: Counts) -> Totals:
@@ -197,8 +197,8 @@ class BackfillPlan(Plan):
     #: With ``watermark: data_interval_end``: one pair for each earlier batch, oldest first. It holds the last source version that the batch
     #: read, and the instant through which windows were already closed to its rows; null if none were.
     found_closed: FoundClosed = field(default_factory=list)
-    #: Where it replaces the state: the version after which it reads the source, through ``to_version``. It recomputes all windows that end
-    #: after ``range_from`` then, and stays where the last run has come to. Null for any other backfill.
+    #: If it replaces the state: the version after which it reads the source, through ``to_version``. Then it recomputes all windows that
+    #: end after ``range_from``, and advances no further than the last run. Null for any other backfill.
     read_from: int | None = None
 
     @property
@@ -227,7 +227,7 @@ class BackfillPlan(Plan):
 
 
 class _ReplacingPlan(Plan):
-    """A plan whose batch replaces the whole state, from which later batches go on."""
+    """A plan whose batch replaces the whole state; later batches continue from the new one."""
 
     __slots__ = ()
 
@@ -241,12 +241,12 @@ class RestatePlan(_ReplacingPlan):
     action: ClassVar[str] = "restate"
     restates: ClassVar[bool] = True
 
-    #: First and last version of the source whose changed rows say what is recomputed; null for everything.
+    #: First and last version of the source whose changed rows decide what is recomputed; null to recompute everything.
     changed: tuple[int, int] | None = None
     #: Only windows that end in (``range_from``, ``range_to``] are published again; null for no bound.
     range_from: int | None = None
     range_to: int | None = None
-    #: No window that ends at or before this instant has ever been shown, because the pipeline began with a backfill; null for none.
+    #: No window that ends at or before this instant was ever shown, because the pipeline began with a backfill; null if there is none.
     shown_after: int | None = None
     #: Whether rows that were quarantined as too late count from now on.
     late: bool = False
@@ -274,7 +274,7 @@ class RestatePlan(_ReplacingPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyPlan(_ReplacingPlan):
-    """The plan of a batch that carries out a changed spec: it replaces the whole state, and stays where the last run has come to."""
+    """The plan of a batch that carries out a changed spec: it replaces the whole state, and keeps the last run's position and progress."""
 
     action: ClassVar[str] = "apply"
     recomputes: ClassVar[bool] = True
@@ -284,19 +284,19 @@ class ApplyPlan(_ReplacingPlan):
     read_from: int
     #: Names of the windows whose rows it publishes. They replace the rows that the sink has of these windows.
     fills: tuple[str, ...] = ()
-    #: It publishes the windows that end after this instant; null for none.
+    #: It publishes the windows that end after this instant; null if it publishes none.
     history: int | None = None
     #: Windows and aggregates, as ``windows.NAME``, that meant something else before, if only by the value of a variable or by code.
     redefined: tuple[str, ...] = ()
     #: As :attr:`BackfillPlan.found_closed`.
     found_closed: FoundClosed = field(default_factory=list)
-    #: As :attr:`Plan.definition`, what the stored state means where the batch makes the new one of it; null where it reads the source.
+    #: Meaning of the stored state, as :attr:`Plan.definition`, from which the batch makes the new state; null if it reads the source.
     carried: dict[str, object] | None = None
-    #: Files of the source whose event times all lie before this instant are not read; null for none.
+    #: Files of the source whose event times all lie before this instant are not read; null to read all.
     needed_from: int | None = None
-    #: Where it reads the source, the layouts whose windows all stay: it keeps their stored state.
+    #: If it reads the source, the layouts whose windows all stay: their stored state is kept.
     keeps: tuple[str, ...] = ()
-    #: Of sessions that do not all stay, the gaps of those that do: what the state has stored of these stays, too.
+    #: Gaps of the sessions that stay, if others do not: their stored state stays, too.
     keeps_gaps: tuple[int, ...] = ()
     #: As :attr:`Plan.definition`, what the kept state means; null if nothing is kept.
     kept_from: dict[str, object] | None = None
@@ -331,7 +331,7 @@ class RestorePlan(_ReplacingPlan):
     savepoint: str
     #: The newest batch that counts afterwards, as all later ones are undone.
     kept_batch: int = field()
-    #: Backfills after it, whose rows of windows that end at or before ``through`` stay: these have been published before.
+    #: Later backfills whose rows of windows that end at or before ``through`` stay, because these windows were published before.
     spared: list[int] = field(default_factory=list)
     through: int | None = None
     #: Sums over the batches that count.
@@ -346,9 +346,9 @@ class RestorePlan(_ReplacingPlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PurgePlan(Plan):
-    """The plan of a purge, which takes all that is known of some keys out of the pipeline's tables. It does not name the keys.
+    """The plan of a purge, which removes all data of some keys from the pipeline's tables. It does not name the keys.
 
-    It passes over the versions of the source through ``to_version``, which have only removed rows of these keys, or which the spec ignores.
+    It skips the versions of the source through ``to_version``: they only removed rows of these keys, or the spec ignores them.
     """
 
     action: ClassVar[str] = "purge"
@@ -378,7 +378,7 @@ class FoldPlan(Plan):
 
     builds_state = False
 
-    #: The last batch whose rows are folded: as the table stood after it, or later, the latest view is what it was.
+    #: The last batch whose rows are folded; the latest view as of this or a later batch does not change.
     through: int
 
     @property
@@ -417,7 +417,7 @@ class Changes:
     replaces: tuple[int, int] | None = None
     #: The table's schema (Delta JSON), from which it is made, or widened. Null in a record if the table had all columns.
     schema: str | None = None
-    #: Names of the windows whose rows of the range ``replaces`` are meant; null for all.
+    #: Names of the windows whose rows in the range ``replaces`` are replaced; null for all.
     windows: tuple[str, ...] | None = None
     #: Whether columns are added to a sink that lacks some. Other tables of a pipeline are always widened.
     widens: bool = False
@@ -445,7 +445,7 @@ class Changes:
 
     @property
     def digest(self) -> str:
-        """Digest of the files added, as of the commit (:func:`digest_of`)."""
+        """Digest of the files that the commit adds (:func:`digest_of`)."""
         return digest_of(identity_of({"path": file.path}) for file in self.files)
 
 
@@ -481,13 +481,13 @@ class Outcome:
     #: Greatest event time so far, and the instant through which all windows are in the sink; null for none.
     seen: int | None
     emitted: int | None
-    #: That of its validation, or of the ruling on it.
+    #: The verdict of its validation, or of the ruling on it.
     verdict: str
     #: Its rows, as they were computed.
     counts: Counts = field(default_factory=Counts)
     #: Seconds by step.
     timings: dict[str, float] = field(default_factory=dict)
-    #: What computed the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs, stages, tasks and executors.
+    #: The engine of the batch: ``{"engine": "local"}``, or Spark's application with its numbers of jobs, stages, tasks and executors.
     compute: dict[str, Any] = field(default_factory=dict)
     #: ``processor_seconds`` (of the client alone as ``client_processor_seconds``), ``bytes_read`` of the source's files, ``bytes_written``,
     #: and the ``state_bytes`` after the batch.
@@ -511,7 +511,7 @@ class Batch:
     status: Status
     #: When it was recorded; if it was held, when it was last ruled on.
     ended_at: datetime
-    #: By role, what the batch changes in its tables; of a batch of many files only in its ``manifest``.
+    #: The changes of the batch's tables, by role; if they have many files, only the ``manifest`` has them.
     changes: Mapping[str, Changes] = field(default_factory=dict)
     #: Name and digest of the file that holds the changes; null if the record does.
     manifest: tuple[str, str] | None = None
@@ -538,7 +538,7 @@ class Batch:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Roles of the tables that the ruling ``discarded`` leaves as they are: the state, too, where it is to fit rows of the past."""
+        """Roles of the tables that ``discarded`` leaves unchanged: also the state, if the batch is to replace it to fit past rows."""
         if self.verdict != "discarded":
             return ()
         return ("sink", "state") if self.is_backfill and self.plan.replaces_state else ("sink",)
@@ -562,7 +562,7 @@ class Batch:
 
 
 def undone_of(batches: Iterable[Batch]) -> frozenset[int]:
-    """Numbers of the batches among these, which have no gaps, that a later one of them has undone, as a restoration does."""
+    """Numbers of those of ``batches``, which have no gaps, that a later one of them, such as a restoration, has undone."""
     listed = list(batches)
     counting = {batch.number for batch in effective_batches(listed, restorations=True)}
     return frozenset(batch.number for batch in listed if batch.status == "committed" and batch.number not in counting)

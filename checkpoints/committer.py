@@ -1,17 +1,16 @@
-"""Commits files that exist already to a Delta table, replaces a range of window ends in it, and rewrites its columns in wider types.
+"""Commits existing files to a Delta table, replaces a range of window ends in it, and rewrites its columns in wider types.
 
 delta-rs makes the commits, but neither skips a transaction that is committed already, nor checks files against the table's schema and
-constraints. This module does both, on the very snapshot from which the commit is made. Of writers that commit the same version one wins, on
-every store that creates an object only if it is absent; the others start again from a fresh snapshot.
+constraints. This module does both, on the very snapshot from which the commit is made. If several writers commit the same version, one
+wins, on every store that creates an object only if it is absent; the others start again from a fresh snapshot.
 
-Changes that a table does not take, because its owner has altered it, are refused before they are recorded: later they could only wait.
+Changes that do not fit a table, because its owner has altered it, are refused before the record: later no commit could succeed.
 
 A table that delta-rs cannot write gets the same rows by Spark's :class:`Committer`, but only on this machine: on object storage Spark's
 commits overwrite those of other writers.
 
-Where a column becomes wider, all files are rewritten: a table without the table feature typeWidening holds the types of its schema alone,
-so that every reader reads it as before, and delta-rs goes on writing it. No row changes, so whoever follows the changes of a sink passes
-over the rewrite.
+If a column becomes wider, all files are rewritten: a table without the table feature typeWidening must hold only the types of its schema.
+Then every reader can still read it, and delta-rs write it. No row changes, so readers of a sink's changes skip the rewrite.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError,
 
 #: Decimal digits of the whole numbers of a type, by its bits.
 _DIGITS = {8: 10, 16: 10, 32: 10, 64: 20}
-#: Bits of the whole numbers that a double holds exactly, whatever their value.
+#: Number of bits of whole numbers all of which a double holds exactly.
 _BITS_OF_DOUBLE = 32
 #: How often a commit is tried if others commit first.
 _ATTEMPTS = 20
@@ -91,7 +90,7 @@ class Publication:
     changes: Changes
     #: Its ``userMetadata``, ids only, since it stays in the table's history: generation, batch, attempt, and digest of the changes.
     note: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether the files replace all others of the table, and their schema that of the table.
+    #: Whether the files replace all others of the table, and their schema replaces the table's.
     replaces_all: bool = False
     #: Finds the files to rewrite, in a snapshot of the table at a path; null if ``changes`` names all files to remove.
     rewrites: Callable[[str, DeltaTable], Rewritten] | None = None
@@ -382,9 +381,9 @@ def rewrite(
 ) -> None:
     """Replace all files of ``table``, at ``place``, by files with the columns of ``schema``; no row changes.
 
-    ``rows_of`` gives the rows of a file, by the log's entry of it, with these columns. Where others follow the table's changes
-    (``is_followed``), the schema comes in a commit of its own, and the one behind it says that it changes no row: delta-rs does not make
-    one commit of both. A crash between the two leaves files of narrower types, which readers cast.
+    ``rows_of`` gives the rows of a file, by the log's entry of it, with these columns. If others follow the table's changes
+    (``is_followed``), one commit changes the schema, and a second one says that it changes no row: delta-rs cannot do both in one commit. A
+    crash between the two leaves files of narrower types, which readers cast.
 
     Raises ``CommitFailedError`` if others have committed to the table meanwhile.
     """
@@ -400,7 +399,7 @@ def rewrite(
             AddAction(file.path, file.size, {}, file.modified_ms, not is_followed, file.stats) for file in adds
         ]
         if is_followed:
-            _set_schema(table, schema, [], partition_filters=[(columns.names[0], "=", "")])  # of no partition no file is removed
+            _set_schema(table, schema, [], partition_filters=[(columns.names[0], "=", "")])  # without partitions, no file is removed
             version = table.version() + 1
             table.update_incremental()
             if table.version() != version:
@@ -434,9 +433,9 @@ class ReplacedRange:
     schema: pa.Schema
     begin: int
     end: int
-    #: Names of the windows whose rows of the range are meant; null for all.
+    #: Names of the windows whose rows in the range are replaced; null for all.
     windows: tuple[str, ...] | None = None
-    #: Paths of files with rows of the range alone.
+    #: Paths of files with only rows of the range.
     whole: tuple[str, ...] = ()
     #: Paths of files that may also have other rows.
     partly: tuple[str, ...] = ()
@@ -470,7 +469,7 @@ class ReplacedRange:
         return write_files(self.table, self.schema, staying, batch=batch, attempt=attempt, task=task)
 
     def within(self, rows: pa.Table) -> pa.ChunkedArray:
-        """Mask of the ``rows`` that are in the range, and whose window is meant."""
+        """Mask of the ``rows`` that are in the range, and whose window is replaced."""
         ends = rows.column(_END).cast(pa.int64())
         within = pc.and_(pc.greater(ends, self.begin), pc.less_equal(ends, self.end)).fill_null(False)
         if self.windows is not None:

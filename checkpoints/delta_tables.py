@@ -104,15 +104,15 @@ class KeptTable:
         self._path = path
         self._files: pa_fs.FileSystem | None = None
         self._table: DeltaTable | None = None
-        #: Of the log when the table was opened or updated: the entry of its version, and the pointer to the last Delta log checkpoint.
+        #: Marks of the log when the table was opened or updated: its version's entry, and the pointer to the last Delta log checkpoint.
         self._seen: list[Mark | None] = []
 
     def newest(self) -> DeltaTable:
         """The table at its newest version; raises ``TableNotFoundError`` and other errors of ``DeltaTable``.
 
         Returns the same object each time, updated, as long as the log entry of its version is unchanged. If the entry is missing or
-        different, the table was recreated or restored, or its log cleaned up; then it is opened again. So it is after a new Delta log
-        checkpoint: older entries may be gone, which an open table still reads to look up a transaction.
+        different, the table was recreated or restored, or its log cleaned up; then it is opened again, as after a new Delta log checkpoint:
+        older entries may be gone, which an open table would still read to look up a transaction.
         """
         later, *seen = [None] * 3 if self._table is None else self._marks(self._table.version())
         if self._table is None or seen[0] is None or seen != self._seen:
@@ -191,7 +191,7 @@ def actions_of(entry: bytes) -> list[dict[str, Any]]:
 def floor_of(place: str) -> int:
     """Version of the last checkpoint of the log of the table at ``place``; −1 if there is none.
 
-    Entries of older versions may have been removed. A writer that was stalled can then make one again: it counts for nothing.
+    Entries of older versions may have been removed. A stalled writer can then create one of them again, which has no effect.
     """
     try:
         with store_of(place).open_input_file(LAST_CHECKPOINT) as file:
@@ -416,7 +416,7 @@ def shorten_log(path: str) -> None:
 
 
 def forget_log(path: str) -> int:
-    """Checkpoint the log of the table at ``path``, and remove all entries before it, whatever the log's retention; returns how many.
+    """Checkpoint the log of the table at ``path``, and remove all earlier entries, ignoring the log's retention; returns how many.
 
     The statistics of removed files go with them, and older versions of the table can no longer be read.
     """
@@ -432,8 +432,8 @@ def forget_log(path: str) -> int:
 def vacuum(path: str, kept: Collection[str] = (), retention_hours: int = RETENTION_HOURS) -> int:
     """Remove files that no version within ``retention_hours`` needs; returns how many.
 
-    Uncommitted files are removed too, except those ``kept``. If the table's folder also contains other data, only those of batches are.
-    Without a retention those go, too, that count as removed later than now, by a clock that is ahead of this one.
+    Uncommitted files are removed, too, except those ``kept``; if the table's folder also contains other data, only uncommitted files of
+    batches. Without a retention, files that a clock ahead of this one marked as removed later than now are removed, too.
     """
     table = table_at(path)
     every = table.vacuum(retention_hours, dry_run=True, enforce_retention_duration=False, full=True)

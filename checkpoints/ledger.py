@@ -1,16 +1,17 @@
 """The ledger, a redo log: the plan, outcome and files of every batch, in one small Delta table per pipeline. No JVM.
 
-Records are only appended. A batch has one record, its commit point: the files that it names have been written, and whoever comes next
-makes the commits to the tables that are missing. A batch that a critical expectation holds back has *rulings* after it, the last of
-which publishes or drops it. An append succeeds only if no other record was added since the ledger was read: the Delta version is the
-fence, and of two concurrent writers exactly one wins.
+Records are only appended. Each batch has one record, its commit point: the files that it names have been written, and the next process
+makes the commits that the tables lack. If a critical expectation holds back a batch, *rulings* follow its record; the last one publishes or
+drops the batch. An append succeeds only if no other record was added since the ledger was read: the Delta version is the fence, and of two
+concurrent writers exactly one wins.
 
-Opening a ledger reads only the newest batches; older ones are read on demand. So the cost of a run does not grow with the ledger. The files
-of a batch that are too many for its record are in a manifest: a file in the ledger's folder that the record names with its digest.
+Opening a ledger reads only the newest batches; older ones are read on demand. So the cost of a run does not grow with the ledger. If a
+batch has too many files for its record, the record names a manifest that lists them, with its digest: a file in the folder
+``<ledger>.manifests``.
 
-Before its record, an attempt at a batch may leave notes of what it has finished (:class:`Notes`), so that the next attempt at the same
-batch does not compute it again. They lie in a folder of their own, and name files that no record names yet. They hold for one plan, of
-which there is a note, too.
+Before an attempt records its batch, it may leave notes of what it has finished (:class:`Notes`), so that the next attempt at the batch does
+not compute that again. Notes have a folder of their own, and name files that no record names yet. They are valid for one plan, which is
+noted, too.
 """
 
 from __future__ import annotations
@@ -40,17 +41,17 @@ from windowmill.windowing.counts import Totals
 from windowmill.windowing.errors import FencedError, LedgerCorruptError, LedgerError, SpecChangedError, first_line
 from windowmill.windowing.spec import Pipeline, compare, describe_difference
 
-#: A record of a batch, and one of a ruling on a held batch.
+#: Kinds of records: of a batch, and of a ruling on a held batch.
 BATCH, RULING = "batch", "ruling"
-#: Part of a ruling that names who ruled.
+#: Name in the body of a record: who ruled, or asked for the batch.
 BY = "by"
 #: Names in the body of a record. Totals are sums over all committed batches up to this one.
 PLAN, OUTCOME, CHANGES, MANIFEST, TOTALS = "plan", "outcome", "changes", "manifest", "totals"
-#: Batches whose records are read at a time. A record takes kilobytes, most of them for the source's schema.
+#: Number of batches whose records are read at a time. A record takes kilobytes, most of them for the source's schema.
 READ_AT_ONCE = 4_096
 #: What to do about a spec that makes another pipeline.
 NEW_SINK = "give the new definition its own sink and backfill it there"
-#: Most files whose entries a record holds itself, each about a kilobyte.
+#: Greatest number of files whose entries, of about a kilobyte each, a record itself holds.
 MAX_FILES = 32
 _parser: Callable[[Any], TypeAdapter[Any]] = cache(TypeAdapter)
 
@@ -131,7 +132,7 @@ def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) ->
     if kind is None:
         raise _corrupt(path, f"the {first.kind} of batch {number} has no plan of a known kind")
     plan: Plan = _built(kind, values, first, path)
-    # Kilobytes, and the same in nearly all batches.
+    # The schema takes kilobytes and is the same in nearly all batches, which so share one copy.
     plan = replace(plan, source_schema=sys.intern(plan.source_schema))
     if plan.batch != number or (plan.to_version < plan.from_version and not plan.goes_back):
         raise _corrupt(path, f"the plan of batch {number} is for batch {plan.batch}, versions {plan.from_version} to {plan.to_version}")
@@ -198,7 +199,7 @@ def _parsed(record: LedgerRecord, path: str) -> dict[str, Any]:
 
 
 def _built(kind: type, values: Any, record: LedgerRecord, path: str) -> Any:
-    """Build the dataclass ``kind`` from JSON ``values``: all its fields, each of its type; an integer is accepted for a float."""
+    """Build the dataclass ``kind`` from JSON ``values``, which must have all fields in their types; an integer is accepted for a float."""
     subject = f"the {record.kind} of batch {record.batch}"
     if not isinstance(values, dict):
         raise _corrupt(path, f"{subject} has no {kind.__name__.lower()}")
@@ -209,7 +210,7 @@ def _built(kind: type, values: Any, record: LedgerRecord, path: str) -> Any:
         built = _parser(kind).validate_json(json.dumps(values), strict=True)
     except ValidationError as err:
         [first, *_] = err.errors()
-        if not first["loc"]:  # a text that is no Unicode, or values nested too deep
+        if not first["loc"]:  # a text that is not valid Unicode, or values nested too deep
             raise _corrupt(path, f"{subject} cannot be read ({first['msg']})") from err
         name = first["loc"][0]
         raise _corrupt(path, f"{subject} has a {name} of the wrong type ({type(values[name]).__name__})") from err
@@ -220,7 +221,7 @@ def _built(kind: type, values: Any, record: LedgerRecord, path: str) -> Any:
 
 
 def _missing(whole: Any, values: Any) -> str | None:
-    """The first field of the dataclasses ``whole``, as dicts, that the ``values`` they were built from lack, at any depth."""
+    """The first field, at any depth, of ``whole`` (dataclasses as dicts) that is missing in the ``values`` from which it was built."""
     if not isinstance(whole, dict):
         return None
     return next((name for name in whole if name not in values), None) or next(
@@ -244,7 +245,7 @@ class Ledger:
         self._batches: list[Batch] = []
         #: Records loaded by the last :meth:`refresh`.
         self._records: list[LedgerRecord] = []
-        #: Last writes that :meth:`note` was given; the next record has them.
+        #: Last writes given to :meth:`note`, for the next record.
         self._noted: dict[str, LastWrite | None] = {}
         #: Who has asked for the next batch, for its record.
         self.asked_by: str | None = None
@@ -274,7 +275,7 @@ class Ledger:
 
     def batches(self) -> list[Batch]:
         """All batches, oldest first; reads the whole ledger."""
-        self._reach(0)
+        self._load_from(0)
         last = recorded_totals(self._records, self.path)
         if last and last[1] != totals_of(batch for batch in self._batches if batch.number <= last[0]):
             raise LedgerCorruptError(
@@ -287,7 +288,7 @@ class Ledger:
         return self.since(max(0, self.count - last))
 
     def since(self, first: int) -> list[Batch]:
-        self._reach(first)
+        self._load_from(first)
         return [batch for batch in self._batches if batch.number >= first]
 
     @property
@@ -316,7 +317,7 @@ class Ledger:
             if found is not None or not self._batches or self._batches[0].number == 0:
                 return found
             looked_at = len(self._batches)
-            self._reach(max(0, self.count - 4 * looked_at))
+            self._load_from(max(0, self.count - 4 * looked_at))
 
     @property
     def next_commit(self) -> int:
@@ -332,23 +333,23 @@ class Ledger:
         return _changes(_parsed(record, self.path), record, self.path)
 
     def written(self) -> dict[str, LastWrite]:
-        """By role, the last known write to each of the pipeline's tables: as the last record has it, or as given to :meth:`note` since."""
+        """The last known write to each of the pipeline's tables, by role: from the last record, or given to :meth:`note` since."""
         recorded: dict[str, LastWrite | None] = dict(self.newest.outcome.written) if self.newest else {}
         return {role: written for role, written in (recorded | self._noted).items() if written is not None}
 
     def note(self, role: str, written: LastWrite | None) -> None:
-        """Note the last write to a table, for the next record; null if the table's past is given up."""
+        """Note the last write to a table for the next record; null forgets the earlier writes to the table."""
         self._noted[role] = written
 
     @property
     def generation(self) -> str:
-        """Identity of this ledger; before the first plan, the one that the plan will record."""
+        """Identity of this ledger; before the first plan, the identity that the plan will record."""
         return self.newest.plan.generation if self.newest else self._new_generation
 
     def as_computed(self, pipeline: Pipeline) -> Pipeline | None:
-        """``pipeline`` with the meaning of its last batch, by which state and results were computed; its spec may have changed since.
+        """``pipeline`` with the meaning by which its last batch computed state and results; the spec may have changed since.
 
-        Null if that meaning is not known, because variables in it have other values now.
+        Null if this meaning is unknown because its variables have other values now.
         """
         last = self.last_commit
         if last is None or pipeline.means(last.plan.definition, last.plan.meaning):
@@ -395,8 +396,8 @@ class Ledger:
         held = self.held_batch
         if held is None:
             raise FencedError(f"ledger {self.path}: no batch is held any more; another attempt has been here")
-        # The tables as they were before the batch, as no other commit can have been made since, and what the user has accepted. The digest
-        # of its own commit is unknown, too, where maintenance has removed the log.
+        # Keep the writes before the batch, since which no other commit can have been made, and add the changes that the user has accepted:
+        # these have no digest. Nor has the batch's own write if maintenance has removed the log, so that write is left out.
         others = {role: written for role, written in self.written().items() if written.batch != held.number}
         accepted = {role: written for role, written in others.items() if written.digest is None}
         outcome = replace(outcome, written=held.outcome.written | accepted)
@@ -407,7 +408,7 @@ class Ledger:
         body[OUTCOME] = asdict(outcome)
         if status_of(outcome.verdict) == "committed":
             body[TOTALS] = asdict(plan.totals_after(self.totals, outcome.published_counts))
-        # A ruling has an id of its own, so that one made by another attempt is not taken for it.
+        # A ruling has an id of its own, which distinguishes it from a ruling by another attempt.
         record = LedgerRecord(FORMAT, kind, plan.batch, plan.attempt if kind == BATCH else uuid.uuid4().hex[:12], at, json.dumps(body))
         try:
             assemble([*self._records, record], self.path, integer_axis=self._integer_axis)
@@ -419,8 +420,8 @@ class Ledger:
             self._store.append(record)
             reach(f"{kind}.lost")
         except Exception:
-            # The append may have succeeded and only its response been lost, whatever the error: those of object stores, of delta-rs and of
-            # Arrow have no base of their own, and taking a recorded batch for one that is not would compute it twice.
+            # After any error the append may have succeeded and only its response been lost. Errors of object stores, delta-rs and Arrow
+            # have no common base class; and a batch that is recorded, but is taken for unrecorded, would be computed twice.
             with suppress(LedgerError):  # the original error is reported
                 self.refresh()
             if not self._holds(record):
@@ -433,7 +434,7 @@ class Ledger:
         found = self._store.read(record.batch, record.batch + 1)
         return any((known.kind, known.attempt) == (record.kind, record.attempt) for known in found)
 
-    def _reach(self, first: int) -> None:
+    def _load_from(self, first: int) -> None:
         have = self._batches[0].number if self._batches else 0
         while first < have:
             start = max(first, have - READ_AT_ONCE)
@@ -457,7 +458,7 @@ def write_manifest(ledger: str, batch: int, attempt: str, content: bytes) -> tup
 
 
 def read_manifest(ledger: str, name: str, digest: str) -> bytes:
-    """The content of a manifest; raises ``LedgerCorruptError`` if it is missing or another one."""
+    """The content of a manifest; raises ``LedgerCorruptError`` if it is missing, or has another digest."""
     try:
         with store_of(_manifests_of(ledger)).open_input_file(name) as stream:
             content = zlib.decompress(stream.read())
@@ -476,7 +477,7 @@ def remove_manifest(ledger: str, name: str) -> None:
 
 
 def prune_manifests(ledger: str, hours: int) -> int:
-    """Remove manifests that are older than so many ``hours``, all of them for 0, except the newest one; returns how many."""
+    """Remove all manifests but the newest that are older than ``hours``, or of any age for 0; returns their number."""
     store = store_of(_manifests_of(ledger))
     found = sorted(store.get_file_info(pa_fs.FileSelector("", allow_not_found=True)), key=lambda info: str(info.base_name))
     limit = datetime.now(UTC) - timedelta(hours=hours)
@@ -486,8 +487,8 @@ def prune_manifests(ledger: str, hours: int) -> int:
     return len(old)
 
 
-#: Fields in which plans of two attempts at the same batch differ; a pipeline's first record makes its ledger.
-_OF_ATTEMPT = ("attempt", "now_us", "generation")
+#: Fields that may differ between plans of two attempts at one batch; each attempt at the first batch has a generation of its own.
+_FIELDS_OF_ATTEMPT = ("attempt", "now_us", "generation")
 
 P = TypeVar("P", bound=Plan)
 
@@ -499,7 +500,7 @@ class Notes:
         self._place = place
 
     def resumed(self, plan: P) -> P:
-        """``plan`` with the time of the attempt that left the notes, against which it judged event times, if it was one at ``plan``."""
+        """``plan`` with the ``now_us`` by which the attempt that left the notes judged event times, if that attempt had the same plan."""
         noted = self.read(PLAN)
         if noted is None:
             return plan
@@ -507,19 +508,19 @@ class Notes:
         return replace(plan, now_us=known["now_us"]) if known["digest"] == _digest(plan) else plan
 
     def begin(self, plan: Plan) -> None:
-        """Drop all notes, unless they are of an attempt at ``plan`` with the same time."""
+        """Drop all notes, unless an attempt with this ``plan`` and its ``now_us`` has left them."""
         if self.read(PLAN) != _note_of(plan):
             self.clear()
             self.write(PLAN, _note_of(plan))
 
     def expire(self, batch: int) -> None:
-        """Drop all notes, unless they are of an attempt at the batch of this number."""
+        """Drop all notes, unless an attempt at this batch has left them."""
         noted = self.read(PLAN)
         if noted is None or json.loads(noted)["batch"] != batch:
             self.clear()
 
     def read(self, name: str) -> bytes | None:
-        """The note ``name``; null if there is none, or it is torn."""
+        """The note ``name``; null if there is none, or it was not written completely."""
         try:
             with store_of(self._place).open_input_stream(f"{name}.json") as stream:
                 digest, _, body = stream.read().partition(b"\n")
@@ -537,7 +538,7 @@ class Notes:
 
 
 def _digest(plan: Plan) -> str:
-    fields = {name: value for name, value in stored(plan).items() if name not in _OF_ATTEMPT}
+    fields = {name: value for name, value in stored(plan).items() if name not in _FIELDS_OF_ATTEMPT}
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
 
 

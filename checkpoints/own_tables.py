@@ -1,4 +1,4 @@
-"""A pipeline's own Delta tables as the protocol has them, and their comparison with the ledger. No JVM.
+"""A pipeline's own Delta tables as the protocol uses them, and their comparison with the ledger. No JVM.
 
 The protocol asks a table for its id and version, for the commits of batches, and for later changes by others. The comparison checks that
 each table is the one that the last batch left, and that nobody else has changed its rows since.
@@ -247,11 +247,11 @@ def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
 
 
 def verify_table_versions(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
-    """Look cheaply, where there is nothing new to do, whether sink and state are still there; raises as :func:`verify`."""
+    """A cheap check, for runs without new rows, that sink and state still exist; raises as :func:`verify`."""
     with reread(ledger):
         for role in ("sink", "state"):
             written = ledger.written().get(role)
-            # One small read of the last write's log entry shows table and commit; where it has been cleaned up, the table is opened.
+            # One small read of the last write's log entry shows table and commit; if the entry has been cleaned up, the table is opened.
             change = None if written is None else tables[role].change_at(written.version)
             if written is not None and (change is None or written.digest not in (None, change.digest)):
                 check_table_version(tables[role], written)
@@ -285,7 +285,7 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: LastWrite, *, accept
     if before is not None and written.digest is not None:
         since = before.version  # the last batch found its own place among the commits of others
     else:
-        # A table made by the last batch. Of a table whose past was given up, what came before does not count.
+        # The last batch made the table; or its past was given up, so that earlier versions do not count.
         since = -1 if written.digest is not None and table.role in ("sink", "state") else written.version - (written.digest is not None)
     changes = list(table.changes_after(since))
     for change in changes:
@@ -305,7 +305,7 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: LastWrite, *, accept
 
 
 def check_table_version(table: OwnTable, written: LastWrite) -> TableVersion:
-    """The version of ``table``; refuses one that is not the one last ``written``, or is older."""
+    """The version of ``table``; refuses a table other than the one last ``written``, and an older version."""
     current, place = table.table_version(), f"{table.role} {table.place}"
     remedy = f"restore the folder from a copy, or accept it by `{ACCEPT}`" if table.role in EXPENDABLE else REBUILD
     if current is None:

@@ -39,7 +39,7 @@ class Places:
     docs: str
     #: Folder of the savepoints.
     savepoints: str
-    #: Folder of the notes of what is finished of a batch that is not.
+    #: Folder of the notes on finished shares of an unfinished batch.
     finished: str
     #: The HTML report.
     report: str
@@ -99,7 +99,7 @@ def readable_path(place: str) -> str:
 
 @cache
 def _stand_in(place: str) -> tempfile.TemporaryDirectory[str]:
-    """A folder without escapes in its path, until this process ends; its log is that of the table, wherever a link may lead later."""
+    """A folder, kept until this process ends, without escapes in its path; its log links to that of the table."""
     local, folder = local_path(place), tempfile.TemporaryDirectory(prefix="windowmill-")
     assert local is not None  # only paths on this machine have links
     (Path(folder.name) / "_delta_log").symlink_to(local.absolute() / "_delta_log")

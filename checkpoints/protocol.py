@@ -3,17 +3,17 @@
 1. Before a batch is planned, :func:`publish_pending` makes the missing commits of the last recorded batch, and the pipeline's tables are
    compared with the ledger (:mod:`windowmill.checkpoints.own_tables`).
 2. The batch is computed into data files, which no table contains yet, and validated. A crash up to here leaves only these files.
-3. :func:`record` writes one record, the commit point: plan, outcome, and the files of each table. Of two attempts one wins, and the other
-   deletes its files.
-4. :func:`publish_pending` makes one commit to each table, unless its transaction shows that it was made. After a crash the next process
-   does; nothing is computed again. The files of a held batch wait for a ruling (:func:`rule`).
+3. :func:`record` writes one record, the commit point: plan, outcome, and the files of each table. If two attempts race, one wins, and the
+   other deletes its files.
+4. :func:`publish_pending` makes one commit to each table that lacks the batch's transaction. After a crash the next process makes the
+   missing commits; nothing is computed again. The files of a held batch wait for a ruling (:func:`rule`).
 
 The same code runs on Delta tables and, in the simulator, on in-memory tables.
 
-Of two writers of a pipeline, the ledger's fence lets only one commit. The lease (:func:`lease`) saves the other the wasted work, and
-protects commits of two JVMs on a local file system, between which Delta itself has no mutual exclusion. It is a lock on the pipeline's
-folder, which the kernel releases even after ``kill -9``. In object storage the fence rests on conditional writes, so a store without them
-is refused (:func:`check_conditional_writes`).
+If two processes write one pipeline, the ledger's fence lets only one of them commit. The lease (:func:`lease`) keeps the other from
+computing in vain. It also serialises the commits of two JVMs on a local file system, where Delta has no mutual exclusion. The lease is a
+lock on the pipeline's folder, which the operating system releases even after ``kill -9``. In object storage the fence rests on conditional
+writes; a store without them is refused (:func:`check_conditional_writes`).
 """
 
 from __future__ import annotations
@@ -77,10 +77,10 @@ from windowmill.windowing.redaction import redacted
 
 #: Schemes whose clients can create an object on condition that it is absent.
 _SCHEMES = ("s3", "s3a", "gs", "abfss", "abfs", "az")
-#: Races for one version, and writers in each. A store that checks and then writes lets several win in half of such races.
+#: Number of races for a version, and of writers in each. In half of them a store that checks before it writes lets several writers win.
 _RACES, _WRITERS = 12, 6
 _PATIENCE_SECONDS = 60.0
-#: Below the folder of the pipeline's own tables: the stores that have passed.
+#: Name of the file, below the folder of the pipeline's own tables, that lists the stores that have passed.
 MARK = "conditional-writes.json"
 
 #: Stores that have passed in this process.
@@ -97,10 +97,10 @@ def record(
     *,
     shared: bool = False,
 ) -> None:
-    """Record a batch, whose files have been written; if they are ``shared`` with other attempts, they stay whatever happens.
+    """Record a batch whose files have been written; files ``shared`` with other attempts are never deleted.
 
-    Raises ``FencedError`` if another attempt has recorded a batch first; the files are deleted if it is certain that the record names
-    others. Raises ``ForeignWriteError`` if others have changed rows of the tables since :func:`.verify`, and ``SinkError`` if the sink does
+    Raises ``FencedError`` if another attempt has recorded a batch first; the files are deleted if they are certainly not those of the
+    record. Raises ``ForeignWriteError`` if others have changed rows of the tables since :func:`.verify`, and ``SinkError`` if the sink does
     not take the rows.
     """
     begun = False
@@ -142,7 +142,7 @@ def _is_lost(ledger: Ledger, plan: Plan) -> bool:
 
 
 def discard_files(changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]) -> None:
-    """Delete the files of ``changes``, which no record names, or of which the record says that they are left out."""
+    """Delete the files of ``changes``: no record names them, or the record leaves them out."""
     for role, each in changes.items():
         tables[role].remove(each.files)
 
@@ -150,8 +150,7 @@ def discard_files(changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]
 def publish_pending(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bool = False) -> int:
     """Make the commits of the last recorded batch that are missing; returns how many.
 
-    ``accept_changes`` commits on top of changes by others, and gives up what is gone of the quarantine or quality table, as
-    :func:`.verify` does.
+    ``accept_changes`` commits on top of changes by others, and accepts a missing, replaced or damaged quarantine or quality table.
 
     Raises ``SinkError``, ``StateError`` or ``StateCorruptError`` if a commit cannot be made, or a recorded file is gone;
     ``StateMissingError`` or ``ForeignWriteError`` if a table that lacks the commit is not the one that earlier batches have written, or
@@ -177,7 +176,7 @@ def publish_pending(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_ch
 
 
 def outstanding(ledger: Ledger, tables: Mapping[str, OwnTable]) -> list[str]:
-    """Roles of the tables that lack their commit of the last recorded batch; changes no table, and notes the commits that are there."""
+    """Roles of the tables that lack a commit of the last recorded batch; changes no table, and notes the commits that it finds."""
     batch, lacking = ledger.newest, list[str]()
     if batch is None:
         return []
@@ -195,9 +194,9 @@ def rule(
 ) -> Outcome:
     """Record a ruling on the held batch, and publish or drop its files; returns the outcome.
 
-    By the verdict ``released``, or that of another validation, the batch is published; ``discarded``: without its results. ``abandoned``:
-    it is dropped; its number is not used again. ``held``: it stays held. ``validation`` is what another validation adds to the quality
-    table, and ``by`` says who ruled.
+    The verdict ``released``, or that of a repeated validation, publishes the batch; ``discarded`` publishes it without its results;
+    ``abandoned`` drops it, and its number is not used again; ``held`` leaves it held. ``validation`` has what a repeated validation adds to
+    the quality table; ``by`` says who ruled.
     """
     held = ledger.held_batch
     if held is None:
@@ -233,7 +232,7 @@ def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[P
 
 
 def _found(batch: Batch, table: OwnTable, publication: Publication, *, anywhere: bool = False) -> BatchCommit | None:
-    """The commit of ``publication``, looked for after the version that the record has, or ``anywhere``."""
+    """The commit of ``publication`` after the recorded version of the table, or ``anywhere`` in it; null if it has not been made."""
     before = batch.outcome.written.get(publication.role)
     paths = [file.path for file in publication.changes.files]
     after = -1 if before is None or anywhere else before.version
@@ -250,7 +249,7 @@ def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publi
         if before is not None:
             check_table_version(table, before)
             if not accept_changes or role == "state":
-                # On top of a foreign change the commit would be undone with it.
+                # Whoever undoes the foreign change later would also undo a commit on top of it.
                 refuse_foreign(ledger, table, before)
         elif role == "sink":
             _refuse_strange_sink(ledger, batch.plan, table)
@@ -294,14 +293,14 @@ def _note(ledger: Ledger, batch: Batch, table: OwnTable, publication: Publicatio
 
 
 def _copy_to_held(tables: Mapping[str, OwnTable], changes: Mapping[str, Changes]) -> None:
-    """Copy all files of a held batch: a VACUUM by others would remove those that no commit names. It may have no results."""
+    """Copy all files of a held batch, which may have no results: a VACUUM by others would remove files that no commit names."""
     for role in changes.keys() - {"quality"}:
         for files, folder in _held_copies(role, changes[role]):
             tables["held"].fetch(files, tables[role].place, folder)
 
 
 def _held_copies(role: str, changes: Changes) -> list[tuple[Sequence[DataFile], str]]:
-    """Where copies of files are below the table of held results: its own are the results, all others lie in folders that no VACUUM sees."""
+    """Files to copy, and their folders below the table of held results: results in the table itself, others where no VACUUM sees them."""
     return [(changes.adds, ""), (changes.kept, f"_{role}")] if role == "sink" else [(changes.files, f"_{role}")]
 
 
@@ -324,7 +323,7 @@ def _refuse_strange_sink(ledger: Ledger, plan: Plan, table: OwnTable) -> None:
     first = table.change_at(0)
     if first is None or first.note.get("generation") != ledger.generation:
         raise SinkError(
-            f"sink {table.place}: a table is there since batch {plan.batch} was planned, which another pipeline or writer made; move it "
+            f"sink {table.place}: another pipeline or writer has made a table there since batch {plan.batch} was planned; move it "
             "away, or choose another sink.path, and run again"
         )
 
@@ -407,7 +406,7 @@ def _race(place: str) -> None:
                 _check(place, probe, number, won)
                 for table in tables:
                     table.update_incremental()
-        # A commit to a version that is long there.
+        # A commit to a version that has long existed.
         _check(place, probe, 1, [_writer(probe, 1), *filter(None, [_commit(stale)])])
     except FAILURES as err:
         raise MachineError(f"{redacted(place)}: cannot be used ({first_line(err)}); {_advice(err)}") from err
@@ -446,7 +445,7 @@ def _check(place: str, probe: str, version: int, won: Sequence[str]) -> None:
 def _advice(err: Exception) -> str:
     text = str(err)
     if "URL scheme is not allowed" in text:
-        return "set AWS_ALLOW_HTTP=true if its address shall be http://"
+        return "set AWS_ALLOW_HTTP=true if its address is to be http://"
     if "169.254." in text or "Missing" in text or "credential" in text.lower():
         return "no credentials were found: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or name variables in storage_options"
     return "check its address, credentials and permissions (docs/writing-a-pipeline.md, 'Object storage')"
@@ -456,7 +455,7 @@ def _advice(err: Exception) -> str:
 def lease(root: str, *, wait_seconds: float, on_wait: Callable[[str], None]) -> Iterator[None]:
     """Hold the lease of the pipeline whose folder is ``root``; object storage has no lease, only the ledger's fence.
 
-    Waits for another run to end, and calls ``on_wait`` once with a message then.
+    Waits for another run to end; calls ``on_wait`` once, with a message, when it begins to wait.
 
     Raises ``LeaseTakenError`` if the other run has not ended in time; ``LedgerError`` if the folder cannot be written.
     """

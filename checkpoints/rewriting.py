@@ -50,7 +50,7 @@ class UndoneFiles:
     #: Later batches whose rows of windows that end at or before ``through`` stay: backfills, which replaced rows of earlier batches.
     spared: Sequence[int] = ()
     through: int | None = None
-    #: Paths of files that hold rows to go alone, and of those that may also hold others.
+    #: Paths of files with rows to remove only, and of files that may also hold other rows.
     whole: tuple[str, ...] = ()
     partly: tuple[str, ...] = ()
 
@@ -134,7 +134,7 @@ class ErasedKeys:
 
     def _columns(self, role: str, columns: Sequence[str]) -> list[str]:
         own = self.values.column_names
-        # The state's first columns are the keys, whatever it calls them.
+        # The state's first columns are the keys, under names of its own.
         return [columns[self.every.index(name)] for name in own] if role == "state" else own
 
     def _of_json(self, row: Any) -> tuple[str, ...]:
@@ -263,7 +263,7 @@ class ErasedFiles:
 
 
 def forget_bounds(ledger: str) -> int:
-    """Rewrite the records of a ledger, all of whose commits have been made, without statistics; returns the number of files rewritten."""
+    """Rewrite a ledger's records without statistics; its commits must have been made. Returns the number of files rewritten."""
     replaced: list[str] = []
 
     def without(record: LedgerRecord) -> LedgerRecord:
@@ -291,7 +291,7 @@ def forget_bounds(ledger: str) -> int:
 
 
 def _without_bounds(changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Changes of tables, as a record has them, whose files have no statistics but their number of rows."""
+    """The recorded ``changes`` of tables, with no statistics of files but their number of rows."""
 
     def plain(file: Mapping[str, Any]) -> dict[str, Any]:
         return {**file, "stats": json.dumps({"numRecords": file["rows"]})}

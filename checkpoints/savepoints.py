@@ -83,7 +83,7 @@ def check_name(name: str) -> None:
 
 
 def savepoints_in(folder: str) -> tuple[dict[str, Savepoint], dict[str, str]]:
-    """The savepoints below ``folder``, oldest first, by name; and by name what is wrong with those that can only be dropped."""
+    """The savepoints below ``folder``, oldest first, by name; and by name the errors of those that can only be dropped."""
     entries, damaged = [], dict[str, str]()
     for name in (path.split("/")[0] for path in _files_in(folder, "") if path.endswith(f"/{_ENTRY}")):
         try:
@@ -114,7 +114,7 @@ def save(folder: str, state: str, facts: Mapping[str, Any]) -> Savepoint:
             files[copy], size = int(file["num_records"]), size + int(file["size_bytes"])
     entry = Savepoint(**facts, schema=schema, files=files, size=size)
     make_folder(f"{folder}/{name}")
-    # The entry is written whole or not at all: object storage does so by itself.
+    # The entry is written whole or not at all, which object storage guarantees by itself.
     store, first = store_of(f"{folder}/{name}"), _UNFINISHED if local_path(folder) is not None else _ENTRY
     with store.open_output_stream(first) as stream:
         stream.write(json.dumps(asdict(entry)).encode())

@@ -1,8 +1,8 @@
 """What a pipeline has seen in a source without a log, numbered in the order in which it counts as arrived. No JVM.
 
 A folder keeps no log, so the pipeline keeps one: a Delta table with a row for each file, and for each later change of one. A row is
-appended before a batch that reads the file is computed, and is never changed. So a number means the same file for ever, whatever appears in
-the folder later and whatever its clock says. Of topics of Kafka a row has the ranges of offsets that a run planned to read.
+appended before a batch that reads the file is computed, and is never changed. So a number means the same file for ever, regardless of later
+files and of the folder's clock. For topics of Kafka, a row has the ranges of offsets that a run planned to read.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SeenFile:
 
     #: Its number, from 0 without gaps.
     version: int
-    #: Relative to the folder. Of topics, JSON: topic -> partition -> offsets [begin, end).
+    #: Relative to the folder. For topics, JSON: topic -> partition -> offsets [begin, end).
     path: str
     size_bytes: int
     #: When it was last changed, in nanoseconds since 1970 by the clock of its file system; of offsets, when a run planned them.
@@ -47,7 +47,7 @@ class SeenFile:
     event: Event
     #: Digest of this and of all earlier files, apart from ``rows``.
     digest: str
-    #: Number of rows of a new file; null if it has not been counted. Of offsets, how many they are.
+    #: Number of rows of a new file, null if they have not been counted; or number of offsets.
     rows: int | None = None
 
     @classmethod

@@ -15,7 +15,7 @@ from windowmill.dags.schedules import settings_of
 from windowmill.dags.specs import BACKFILL, name_of, read_pipeline
 from windowmill.windowing.spec import Pipeline
 
-#: Of every run; ``from`` and ``to`` have no default, so Airflow takes no run without them.
+#: Params of every run; ``from`` and ``to`` have no default, so Airflow takes no run without them.
 PARAMS = {
     "from": Param(type="string", format="date-time", description="Recompute the windows that end after this instant."),
     "to": Param(type="string", format="date-time", description="… and at or before this one."),

@@ -39,7 +39,7 @@ def command_of(context: Mapping[str, Any], *, asserts_interval: bool = False) ->
 
     A run of type backfill recomputes its data interval, and a manual run with ``from`` and ``to`` recomputes that range; with
     ``as_arrived`` from the rows that runs have read, and else from those that the source holds now. Every other run
-    advances the pipeline from its ledger, whatever its data interval, so no batch is repeated.
+    advances the pipeline from its ledger, regardless of its data interval, so no batch is repeated.
 
     ``asserts_interval`` is whether the end of the data interval is the watermark (``time.watermark: data_interval_end``). The context of a
     run without a data interval lacks its keys. Raises ``SpecError`` if ``dag_run.conf`` or the params are invalid.

@@ -23,13 +23,13 @@ from windowmill.windowing.spec import Pipeline
 #: In the past, and equal at every parse; without ``catchup`` it means "from the next interval on".
 START = datetime(2020, 1, 1, tzinfo=UTC)
 
-#: Between two looks of a run that waits.
+#: Interval between two polls of a run that waits.
 WAIT_SECONDS = 10.0
 
 #: How a DAG runs only when its source has new versions.
 NewVersions = Literal["wait", "watch"]
 
-#: Of a manual run; a null is valid for each.
+#: Params of a manual run; each may be null.
 PARAMS = {
     "from": Param(
         None, type=["null", "string"], format="date-time", description="Recompute the windows that end after this instant; needs `to`."
@@ -115,7 +115,7 @@ def build_dag(
 
             ask_about_changes(batch, announce, response_timeout=approve_changes, connect_conn_id=connect_conn_id, **common)
     if "params" not in dag_kwargs:
-        # As arguments each operator would copy them, and DAG validate them: two fifths of the time to build a DAG.
+        # As arguments, each operator would copy and each DAG validate them: two fifths of the time to build a DAG.
         dag.params.update({name: copy(param) for name, param in PARAMS.items()})
     return dag
 

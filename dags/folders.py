@@ -1,8 +1,8 @@
 """Finds the specs of an installation, and builds their DAGs or reports their problems, such as two specs of one name.
 
 The environment says which folders, how Spark and object storage are reached, and what runs do (:mod:`windowmill.windowing.settings`).
-Pipelines whose intervals alone complete windows (``watermark: data_interval_end``) run at each instant, whatever
-``WINDOWMILL_NEW_VERSIONS`` says.
+Pipelines whose windows are completed by intervals only (``watermark: data_interval_end``) run at each instant of their schedule, regardless
+of ``WINDOWMILL_NEW_VERSIONS``.
 """
 
 from __future__ import annotations

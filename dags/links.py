@@ -38,5 +38,5 @@ class DataDocsLink(ReportLink):
     page = "docs/index.html"
 
 
-#: Of each task about a batch.
+#: Links of each task about a batch.
 PAGES = (ReportLink(), DataDocsLink())

@@ -77,7 +77,7 @@ def _file_of(name: str) -> ParsedFile:
 def _report(spec: ParsedFile) -> str:
     from windowmill.jobs.report import report_page
 
-    # Of another scheme than files, so that the page has no links into the file system.
+    # A scheme other than that of files, so that the page has no links into the file system.
     return report_page(spec.pipeline, target="windowmill://report.html", spec=spec.path, docs="docs/index.html")
 
 

@@ -23,6 +23,6 @@ def get_provider_info() -> dict[str, Any]:
         "sensors": [{"integration-name": _NAME, "python-modules": ["windowmill.dags.sensors"]}],
         "triggers": [{"integration-name": _NAME, "python-modules": ["windowmill.dags.triggers"]}],
         "extra-links": ["windowmill.dags.links.ReportLink", "windowmill.dags.links.DataDocsLink"],
-        # Of assets whose table a path does not name; they have no parts to normalize.
+        # The scheme of assets whose table is not named by a path; their URIs need no normalizing.
         "asset-uris": [{"schemes": [_NAME], "handler": None}],
     }

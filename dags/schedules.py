@@ -26,7 +26,7 @@ from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
 
 #: Airflow's meaning of ``@quarterly``, the one schedule word that croniter does not know.
 _QUARTERLY = "0 0 1 */3 *"
-#: Key of a context under which a function that ``on_warning`` names finds what it is about.
+#: Key of the context under which an ``on_warning`` function finds what the warning is about.
 ABOUT = "windowmill"
 _log = logging.getLogger(__name__)
 

@@ -60,7 +60,7 @@ def _check_path(spec: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ParsedFile(os.PathLike[str]):
-    """A pipeline's YAML file and what it holds, so that several DAGs are built from it for one parse."""
+    """A pipeline's YAML file and its parsed content, so that several DAGs are built from one parse."""
 
     path: str
     pipeline: Pipeline

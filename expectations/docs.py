@@ -3,7 +3,7 @@
 A page lists the rules with their outcomes. If Great Expectations evaluated some of them, or if one is not met, it also renders a
 section with their details. Otherwise it is not imported, which takes over a second.
 
-A validation renders its own page and the index, whatever the number of other pages. What failed in these is kept in a file of JSON.
+A validation renders only its own page and the index; a JSON file keeps what failed in the others.
 """
 
 from __future__ import annotations

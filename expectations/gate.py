@@ -59,7 +59,7 @@ SCHEMA = pa.schema(
 )
 #: Columns that hold JSON text.
 JSON_COLUMNS = ("arguments", "observed", "examples", "values")
-#: Columns that are attributes of a result as they are.
+#: Columns whose values are attributes of a result.
 _AS_THEY_ARE = ("origin", "type", "column", "severity", "outcome", "elements", "unexpected", "message")
 #: Greatest length of a stored observation; a rule about distinct values observes all of them.
 _OBSERVED_CHARACTERS = 10_000
@@ -83,7 +83,7 @@ class RuleResult(Rule):
     examples: tuple[Mapping[str, Any], ...] = ()
     #: The values of the rule's columns in the first of these rows; stored in the quality table and shown with the row's key.
     values: tuple[Mapping[str, Any], ...] = ()
-    #: Whether Great Expectations evaluated the rule. It need not where every row is certain to keep it, or there is no row.
+    #: Whether Great Expectations evaluated the rule. It does not if every row is certain to keep the rule, or there is no row.
     evaluated: bool = field(default=False, compare=False)
 
     @property
@@ -388,9 +388,9 @@ def last_verdict(path: str, generation: str, batch: int, storage_options: Mappin
 
 
 def holds_again(verdict: Verdict, suite: Sequence[Rule]) -> bool:
-    """Whether the rules of ``suite`` would hold the rows of the ``verdict`` that was read, as these very rules have held them.
+    """Whether the rules of ``suite`` would hold the rows again, because they are the rules that gave the ``verdict`` that was read.
 
-    All of them could be evaluated, and one that holds the rows is no SQL: that may have read another table, or the clock.
+    That is so if all could be evaluated, and one that holds the rows is not SQL, which may have read another table, or the clock.
     """
     evaluated = all(result.outcome != "broken" for result in verdict.results)
     held = any(result.severity == "critical" and result.outcome == "failed" and not is_sql(result) for result in verdict.results)

@@ -45,7 +45,7 @@ MAX_ERROR = 500
 _COUNTS = {"result_format": "BASIC", "partial_unexpected_count": 0}
 #: Modules that Great Expectations, or ``pyspark.ml`` behind it, import as a whole (``import altair``): 1 s of processor time together.
 DEFERRED = frozenset({"altair", "jsonschema", "scipy.sparse", "scipy.stats"})
-#: Great Expectations needs this package for databases alone, and does without it where it is not installed. Its import takes 0.3 s.
+#: Great Expectations needs this package only for databases, and works without it. Its import takes 0.3 s.
 UNUSED = "sqlalchemy"
 
 
@@ -185,7 +185,7 @@ class _Finder(MetaPathFinder):
 #: Kind of a column: instant, instant without a zone, calendar day or decimal. Other columns are absent.
 Kinds = Mapping[str, Literal["instant", "wall", "day", "decimal"]]
 _BOUNDS = ("min_value", "max_value", "value_set")
-#: Rules that look for values in a set as Python does, to which a decimal is not the floating-point number of its digits.
+#: Rules that look for values in a set as Python does, where a decimal does not equal the float with its digits.
 _OF_SETS = ("expect_column_distinct_values_to_", "expect_column_most_common_value_to_be_in_set", "expect_column_pair_values_to_be_in_set")
 #: Rules about sums, which a NaN makes NaN in pandas as in Spark, and about equal values, as all NaN are.
 WITHOUT_ORDER = frozenset(
@@ -218,10 +218,10 @@ def to_pandas(table: pa.Table, objects: Collection[str] = ()) -> pandas.DataFram
 
 
 def across(rule_type: str, arguments: Mapping[str, Any], table: pa.Table) -> tuple[pa.Table, set[str]] | None:
-    """For a rule that compares or adds values of a row, the rows on which pandas says what Spark says, and columns of Python's values.
+    """For a rule that compares or adds values of a row, the rows on which pandas agrees with Spark, and columns of Python's values.
 
-    Null where the rows are right as they are. Pandas has no answer where a value is null of a type that knows nulls, takes a null for
-    one that breaks a bound, and has no sum of one; to Spark a null breaks no bound, and adds nothing.
+    Null if all rows can be used as they are. Pandas has no result for a null of a nullable type, or counts a null as breaking a bound, and
+    has no sum with one. In Spark a null breaks no bound, and adds nothing.
     """
     if rule_type in ALONG and arguments["column"] in table.column_names:
         return table.filter(_follows(table.column(arguments["column"]))), set()
@@ -263,7 +263,7 @@ def active_session() -> SparkSession | None:
 
 
 def along(frame: SparkRows, column: str) -> SparkRows:
-    """The rows of ``frame`` whose values in ``column`` are compared with the one before, and in ``ALONG_OF`` what is compared.
+    """The rows of ``frame`` whose ``column`` is compared with the row before, and the compared values in ``ALONG_OF``.
 
     Great Expectations keeps nulls of some types, and compares only the days of instants.
     """

@@ -137,14 +137,14 @@ def describe(rule: Rule) -> str:
 
 
 def compare(rule: Rule, past: Past, rows_read: int) -> Compared:
-    """Whether a batch that read so many rows keeps the ``rule``; it does where there is nothing to compare it with."""
+    """Whether a batch that read so many rows keeps the ``rule``; true if there is nothing to compare it with."""
     if rule.type == FRESHNESS:
         return compare_age(rule.arguments["freshness"], past.age_us())
     return _volume(rule.arguments, past, rows_read) if rule.type == VOLUME else _keys(rule.arguments, past)
 
 
 def compare_age(limit: str, age_us: int | None) -> Compared:
-    """Whether a newest event of this age keeps the ``limit``, a duration; it does if there is no event."""
+    """Whether a newest event of this age keeps the ``limit``, a duration; true if there is no event."""
     if age_us is None:
         return Compared(True, "no event yet")
     seconds = round(age_us / 1e6, 3)

@@ -226,7 +226,7 @@ def _problems(rule: Rule, written: Mapping[str, Any], columns: Sequence[str]) ->
 
 
 def _unknown_columns(written: Mapping[str, Any], columns: Sequence[str]) -> Iterable[tuple[str, str]]:
-    # Of whatever type: the columns of a rule about the table are checked, too.
+    # Rules of any type: the columns of a rule about the table are checked, too.
     for field, column in _columns("", written):
         if isinstance(column, str) and column not in columns:
             yield field, f"got {column!r}, which is not a column of the result; {_near_column(column, columns)}"
@@ -332,7 +332,7 @@ def argument_problems(rule_type: str, written: Mapping[str, Any]) -> Iterable[tu
 
 
 def _partition_problems(partition: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """What Great Expectations would stop at: shares that are no distribution over the values, or over the spans between bins."""
+    """Problems at which Great Expectations would stop: shares that are no distribution over the values, or over the spans between bins."""
     shares, tails = partition.get("weights"), partition.get("tail_weights", [])
     over = next((name for name in ("values", "bins") if isinstance(partition.get(name), list)), None)
     numbers: list[Any] = [*shares, *tails] if isinstance(shares, list) and isinstance(tails, list) else [None]
@@ -408,7 +408,7 @@ _INSTEAD = "use unexpected_rows_expectation"
 def type_problems(pipeline: Pipeline, schema: pa.Schema) -> Iterable[tuple[str, str]]:
     """Rules of the spec over columns of types that they do not take, as pairs (field, problem and remedy).
 
-    ``schema`` is that of the result's rows. Rules must be right but for the types (:func:`check_rules`).
+    ``schema`` is that of the result's rows. Rules must be valid except for types (:func:`check_rules`).
     """
     kinds = {field.name: _kind_of(field.type) for field in schema}
     for rule in rules(pipeline):

@@ -2,8 +2,8 @@
 
 The input is one batch that continues from no state and leaves none. One exchange brings the rows of a key together. A task computes the
 keys of its partition as one process computes a small batch, over an empty state in memory, by the parts that ``windowmill explain`` names.
-No state needs the partials that a part makes for it. So windows over positions are combined from rows by two stacks, and windows on grids
-over interval events from the events themselves. Windows on grids over points, by themselves, are lifted before the exchange.
+As no state is kept, no partials are made for it: windows over positions are combined from rows by two stacks, and windows on grids over
+interval events from the events. If all windows are on grids over points, rows are lifted before the exchange.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def evaluate(
     columns = Columns(df.schema)
     if columns.taken is not None:
         raise SourceSchemaError(f"the DataFrame: the column name {columns.taken!r} is taken by windowmill; rename it in the DataFrame")
-    pipeline = pipeline.model_copy(update={"source": None})  # its filter says nothing of these rows
+    pipeline = pipeline.model_copy(update={"source": None})  # its filter does not apply to these rows
     columns.check(pipeline, "the DataFrame")
     check_lengths(pipeline)
     if arrival is not None and arrival not in df.columns:
@@ -256,7 +256,7 @@ class _RowsOfInput:
         return Evaluated(results, _unusable(rows, self.label).unionByName(late))
 
     def _seen(self) -> int | None:
-        """Greatest event time of the input, where it makes a difference."""
+        """Greatest event time of the input; null if it makes no difference."""
         if self.arrived is not None:
             return self.arrived.seen
         return _greatest(self.rows) if self.final and _ticks_past_tuples(self.batch.pipeline) else None
@@ -297,11 +297,11 @@ class Arrived:
 
     @classmethod
     def of(cls, rows: DataFrame, batch: Input, order: Sequence[str], needed: Sequence[str]) -> Self:
-        """``rows`` in order of these columns, by the first of which they are commits; reads ``needed`` ones to find late rows."""
+        """``rows`` in ``order`` of these columns, the first of which numbers commits; reads ``needed`` columns to find late rows."""
         arrival = order[0]
         # Sorted by ranges of the first column alone, so that no commit is split between Spark partitions.
         ordered = rows.repartitionByRange(backquoted(arrival)).sortWithinPartitions(*map(backquoted, order))
-        # The number of a row consists of those of its Spark partition, and of the row in that.
+        # The number of a row consists of the number of its Spark partition and its own number there.
         place = _place()
         parts = {FILE: F.shiftright(place, COMMIT_SHIFT).cast("int"), ROW: place.bitwiseAND((1 << COMMIT_SHIFT) - 1)}
         ordered = ordered.withColumns(parts | {NUMBER_OF: place})
@@ -315,7 +315,7 @@ class Arrived:
     @classmethod
     def _by_commit(cls, rows: DataFrame, batch: Input, arrival: str) -> Self:
         usable = F.when(F.col(REASON).isNull(), F.col(TIME))
-        # Of a window without partitions a client of Spark Connect warns; Spark takes a constant out of the plan.
+        # A client of Spark Connect warns of a window without partitions; Spark removes a constant from the plan.
         in_order = Window.partitionBy(F.lit(0)).orderBy(_FIRST)
         seen = F.max("_high").over(in_order.rowsBetween(Window.unboundedPreceding, -1))
         commits = (
@@ -351,7 +351,7 @@ def _too_late(
 
 
 def _place() -> Column:
-    # Its low 33 bits count the rows of a Spark partition, as those of a number count the rows of a commit.
+    # Its low 33 bits count the rows of a Spark partition, like the low bits of a row's number those of a commit.
     return F.monotonically_increasing_id()
 
 
@@ -434,7 +434,7 @@ class _Readings(NamedTuple):
 
 @dataclass(frozen=True)
 class BoundedWork:
-    """What is computed of a bounded input by all its parts at once: map leaves rows as they are. See :class:`.MapReduce`."""
+    """The computation of a bounded input by all its parts at once; map leaves rows as they are. See :class:`.MapReduce`."""
 
     batch: Input
     seen: int | None  #: Greatest event time of the input; null if it makes no difference.
@@ -443,7 +443,7 @@ class BoundedWork:
 
     @classmethod
     def of(cls, batch: Input, seen: int | None = None) -> Self:
-        """What is computed of ``batch``, of which only the pipeline, the types, the end of the input and the latest time count."""
+        """The computation for ``batch``, which takes from it only the pipeline, types, end of the input and latest time."""
         own = Input(pipeline=batch.pipeline, types=batch.types, ended=batch.ended, latest=batch.latest, is_bounded=True)
         readings = [part.reading for part in parts_of(own, MemoryState())]
         return cls(own, seen, _Readings(batch.pipeline.keys, (), columns_read(*readings), conditions_read(*readings)))
@@ -458,7 +458,7 @@ class BoundedWork:
 
     @property
     def _schema(self) -> pa.Schema:
-        """Columns of the rows that the parts read, of which none is late."""
+        """Columns of the rows that the parts read; no row is late."""
         types = {name: self.batch.types.get(name, pa.bool_()) for name in input_names(self.reading)}
         ends = [] if self.batch.pipeline.time.end is None else [(UNTIL_OF, pa.int64())]
         return pa.schema([*types.items(), (TIME, pa.int64()), *ends, (NUMBER_OF, pa.int64())])

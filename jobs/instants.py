@@ -133,7 +133,7 @@ for _letter, _name in (("d", "day"), ("H", "hour"), ("k", "hour_24"), ("h", "hou
     _FIELDS |= {_letter: (_name, _DIGITS), _letter * 2: (_name, _TWO)}
 #: The letters that patterns may have, for messages.
 _KNOWN = "y M L d D H k h K m s S a X x Z z VV"
-#: Fields of which a text can give one only.
+#: Groups of fields; a text can have only one field of a group.
 _ONE_OF = (
     {"year", "year_of_2000"},
     {"month", "month_name", "day_of_year"},

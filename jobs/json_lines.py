@@ -52,7 +52,7 @@ _TYPES = {"instant": pa.string(), "integer": pa.int64(), "boolean": pa.bool_(), 
 _YEAR = re.compile(r"^-?\d+")
 #: Rows joined at once: the text has tens of megabytes, so the allocator can reuse its memory for each block.
 _WRITTEN_ROWS = 100_000
-#: Range of magnitudes, [least, greatest), of which Arrow writes floats as Python does.
+#: Range of magnitudes, [least, greatest), in which Arrow writes floats as Python does.
 _SAME_FLOATS = (1e-4, 1e9)
 
 

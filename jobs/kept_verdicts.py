@@ -13,7 +13,7 @@ from windowmill.windowing.errors import StateCorruptError, first_line
 
 @contextmanager
 def named_where_unreadable(path: str) -> Iterator[None]:
-    """Raise ``StateCorruptError`` for whatever error comes of reading the quality table at ``path``."""
+    """Raise ``StateCorruptError`` for any error of reading the quality table at ``path``."""
     try:
         yield
     except Exception as err:  # delta-rs' queries raise errors of no class of their own

@@ -1,7 +1,7 @@
 """What a pipeline has published, for readers: the newest revision of each window, and the table at an earlier batch; in SQL or Spark.
 
 Rows are versions of one window if they have the same key, name and trigger, and the same end where the window forgets idle keys; without
-a trigger, the same bounds. Of these the one of greatest revision counts, unless it is retracted.
+a trigger, the same bounds. The version with the greatest revision counts, unless it is retracted.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 #: A pipeline's sink: the path of the table or of the spec's YAML file, the pipeline, or the spec's fields.
 SinkLike = str | os.PathLike[str] | Pipeline | Mapping[str, object]
-#: Name that the SQL gives to a column of its own.
+#: Name of a column that the SQL adds.
 _PLACE = "_windowmill_place"
 #: A table of the query, which Spark takes from a DataFrame.
 _ROWS = "_windowmill_rows"
@@ -58,7 +58,7 @@ class PublishedTable:
     name: str  #: The pipeline's.
     keys: tuple[str, ...]  #: Its key columns.
     ledger: str  #: Path of its ledger.
-    restarting: tuple[str, ...] = ()  #: Those of its windows that forget idle keys, so that triggers are numbered from 0 again.
+    restarting: tuple[str, ...] = ()  #: Names of the windows that forget idle keys, and so number triggers from 0 again.
     named: str | None = None  #: The table's name in a catalog, as the spec has it; null for a table by path.
 
     @classmethod
@@ -142,7 +142,7 @@ class PublishedTable:
         return AsOf(written.version, batch)
 
     def _replaces(self, batch: Batch, wanted: int) -> bool:
-        """Whether ``batch`` has taken rows from the sink that readers of the table as it stood after ``wanted`` are to see."""
+        """Whether ``batch`` has removed rows from the sink that the table as of batch ``wanted`` has to show."""
         if batch.status != "committed" or batch.verdict == "discarded" or wanted >= batch.plan.shown_since:
             return False
         changes = Ledger(self.ledger).changes_of(batch).get("sink")
@@ -193,7 +193,7 @@ def view_statements(sink: SinkLike, schema: str | None = None) -> dict[str, str]
 
 
 def _plain(name: str) -> str:
-    """The name of a table as Spark compares it: in any case, and without the session catalog's own name."""
+    """The name of a table as Spark compares it: in lower case, and without the session catalog's name."""
     return name.lower().removeprefix("spark_catalog.")
 
 
@@ -212,7 +212,7 @@ def latest(spark: SparkSession, sink: SinkLike, *, batch: int | None = None, tim
     Returns
     -------
     DataFrame
-        The sink's columns, without ``retracted``. Of the table as it was at the call: later batches do not change it.
+        The sink's columns, without ``retracted``. It shows the table as it was at the call: later batches do not change it.
 
     Raises
     ------

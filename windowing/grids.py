@@ -52,7 +52,7 @@ MAX_NODES = 4_096
 _COUNTED_EDGES = 20_000
 #: Neighbouring windows of a grid among which the one with the most slices is searched.
 _WINDOWS = 24
-#: Where edges have no short period, those of some windows are counted from this instant on, and at most so many.
+#: If edges have no short period, those of some windows are counted, from this instant on: at most so many edges.
 _SAMPLED_FROM, _SAMPLED_EDGES = to_us(datetime(2024, 1, 1, tzinfo=UTC)), 1 << 17
 
 
@@ -77,7 +77,7 @@ class Selection:
     slices: tuple[tuple[int, int], ...]
     #: Per level the starts of the nodes that are read.
     nodes: tuple[tuple[int, tuple[int, ...]], ...]
-    #: Of the slices from ``late_from`` on also the rows with a mark after ``late_after``: no node has them yet.
+    #: From slices at or after ``late_from``, also the rows with a mark after ``late_after``: no node has them yet.
     late_from: int
     late_after: int
     #: As of :class:`Span`.
@@ -133,8 +133,8 @@ class Nodes:
         Nothing if there are no such windows and nodes. ``after`` is the instant through which windows were emitted when the stored rows
         were written.
 
-        ``closed``: the instants through which windows were closed when the stored rows were written, and are now; by default as they are
-        emitted. ``revised_after``: also gives the windows that end after this instant; null for none.
+        ``closed``: the instants through which windows were closed when the stored rows were written, and are closed now; by default
+        ``after`` and ``through``. ``revised_after``: also select windows that end after this instant; null if there are none.
         """
         closed = (after, through) if closed is None else closed
         late_from, late_after = self._first_needed(closed[0]), closed[0]
@@ -160,13 +160,13 @@ class Nodes:
         return Selection((*slices, young), tuple((level, tuple(starts)) for level, starts in sorted(nodes.items())), late_from, late_after)
 
     def _cuts(self, after: int, through: int, closed: tuple[int, int], first_end: int) -> list[int] | None:
-        """Numbers of slices before ``after`` where something that is needed begins or ends, ascending, or the number of ``after`` alone.
+        """Ascending numbers of slices before ``after`` at which something needed begins or ends; or only the number of ``after``.
 
         Needed are the windows that end in (``first_end``, ``through``]. None if there is nothing; null if there are too many.
         """
         found, any_end, whole = set(), False, self.number(after)
         for grid in self.grids:
-            # Windows that begin after what is whole need young slices only.
+            # Windows that begin after the complete nodes need only young slices.
             ends = np.arange(grid.first_end_after(first_end), min(through, after + grid.size) + 1, grid.hop, dtype=np.int64)
             any_end = any_end or grid.count_ends(first_end, through) > 0
             if len(ends) > MAX_NODES * 16:
@@ -258,8 +258,8 @@ class Grids:
         if not self.intervals:
             return None
         ending = [grid for grid in self.grids if grid.count_ends(after, through)]
-        # Of other grids a window that ends after ``through`` may start no later than one that ends before it: windows that grow share a
-        # start, and where the clocks go forward, a later window may start earlier.
+        # In other grids a window that ends after ``through`` may start no later than one that ends before it: growing windows share a
+        # start, and when the clocks go forward, a later window may start earlier.
         highs = [grid.first_start_after(through) if isinstance(grid, Grid) else through for grid in ending]
         return tuple((grid.first_start_after(after), high) for grid, high in zip(ending, highs, strict=True))
 
@@ -281,7 +281,7 @@ def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Closing:
-    """What decides in which windows rows count that came when some windows were closed."""
+    """Decides in which windows late rows count, by the windows that were closed when they came."""
 
     #: Least window end after each row's time, and greatest end of the windows that start at or before it; of a row that lasts, before it
     #: ends.
@@ -338,7 +338,7 @@ def _count_sampled(edges: Edges, grid: WindowGrid) -> tuple[int, float]:
             cuts = edges.between(int(starts.min()), int(ends[-1]) + 1)
             held, between = np.searchsorted(cuts, ends) - np.searchsorted(cuts, starts), np.searchsorted(cuts, ends[[0, -1]])
             return int(held.max()), float(between[1] - between[0]) / (len(ends) - 1)
-    # Of a calendar with very many windows a day no span is short enough to list, and its bound is taken.
+    # If a calendar has very many windows a day, no span is short enough to list, and its bound is taken.
     if counted:
         density = len(edges.between(_SAMPLED_FROM, _SAMPLED_FROM + counted)) / counted
     else:

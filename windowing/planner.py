@@ -449,7 +449,7 @@ def _width(kind: pa.DataType) -> int:
 
 
 def _uncounted(layout: Layout) -> str:
-    """The columns of partials of which the types give no size, to follow what the state holds; nothing if there are none."""
+    """Text, to follow what the state holds, on columns of partials whose types give no size; empty if there are none."""
     bounded = {held.name: all(mergeable(aggregate_for(spec, held.types)).fixed_size for _, spec in held.results) for held in layout.objects}
     sizes = {"of bounded size": True, "at most as large as their rows": False}
     named = {size: [name for name, fixed in bounded.items() if fixed is wanted] for size, wanted in sizes.items()}

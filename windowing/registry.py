@@ -77,7 +77,7 @@ def _named() -> Iterator[Plugin]:
         if name.strip():
             yield Plugin(name.strip(), PLUGINS.name)
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.value):
-        # A value that names no module has none to give; importing it says so, and whose it is.
+        # Of a value that names no module, the import reports the error and the plugin.
         module = point.module if point.pattern.match(point.value) else point.value
         yield Plugin(module, f"the distribution {point.dist.name}" if point.dist else f"the entry points {GROUP}")
 

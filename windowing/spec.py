@@ -325,7 +325,7 @@ class Pipeline(SpecMapping):
         return _hash_of(self.meaning())
 
     def means(self, written: Mapping[str, Any], meaning_hash: str) -> bool:
-        """Whether the spec means what one meant with the :meth:`shown_meaning` ``written`` and this hash, whatever the order of windows."""
+        """Whether the spec has the meaning that is ``written`` as by :meth:`shown_meaning` and hashed, apart from the order of windows."""
         meaning = self.meaning()
         places = {window["name"]: place for place, window in enumerate(written.get("windows", ()))}
         if places.keys() == {window["name"] for window in meaning["windows"]}:
@@ -485,7 +485,7 @@ def compare(before: Mapping[str, Any], pipeline: Pipeline, edited: Mapping[tuple
     """Compare ``pipeline`` with the meaning ``before``, in which variables are as written.
 
     ``edited`` says why windows and aggregates, by field and name, compute something else although the spec says the same.
-    ``same_variables`` is whether all variables have the values that they had before. Otherwise whatever names one counts as changed.
+    ``same_variables`` is whether all variables have the values that they had before. Otherwise all fields with variables count as changed.
     """
     now, actual = pipeline.shown_meaning(), pipeline.meaning()
     found: dict[str, list[SpecChange]] = {}

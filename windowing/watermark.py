@@ -64,7 +64,7 @@ class LatenessRule:
         return self.closed(self.watermark(seen))
 
     def watermark_of(self, closed: int | None) -> int:
-        """The watermark at which windows are closed through ``closed``; null for none."""
+        """The watermark at which windows are closed through ``closed``; null if none are closed."""
         return BEFORE if closed is None else closed + self.lateness
 
     def at_arrival(self, commits: Ints, highs: Ints, seen: int | None) -> Ints:
@@ -87,7 +87,7 @@ def seen_before(commits: Ints, highs: Ints, seen: int | None) -> Ints:
     highs
         The greatest event time of each group; ``BEFORE`` for none.
     seen
-        That of all earlier batches; null for none.
+        The greatest event time of all earlier batches; null if there is none.
     """
     so_far = np.maximum.accumulate(np.concatenate(([BEFORE if seen is None else seen], highs)))
     return np.asarray(so_far[first_of_commit(commits)])

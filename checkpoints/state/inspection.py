@@ -103,7 +103,7 @@ class _PartialsInspection(Inspection):
 class SlicesInspection(_PartialsInspection):
     """The slices of a table. No run reads slices that start before ``needed_from`` again; null means that all are needed.
 
-    ``known`` are the windows of which the table has the keys' spans; ``intervals`` is whether events reach into slices, ``nodes`` whether
+    ``known`` are the windows for which the table has the keys' spans; ``intervals`` is whether events reach into slices, ``nodes`` whether
     batches read nodes in the place of slices.
     """
 
@@ -268,7 +268,7 @@ class LogInspection(Inspection):
     def key(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
         """What a run would restore for ``key``; none if the log does not have it.
 
-        ``live_rows`` and ``entries`` are numbers, the latter of entries read; ``due`` is the watermark from which the key has work.
+        ``live_rows`` is their number, ``entries`` that of entries read; ``due`` is the watermark from which the key has work.
         """
         counts = self._one(
             f"SELECT max({DUE}) FILTER (WHERE {KIND} = '{KEY_ENTRY}') AS due, "

@@ -1,8 +1,8 @@
 """The state of a pipeline as its parts read it, in this process or a task: the state table, or rows in memory.
 
-Rows over positions are read by search: small files whole, of the others row groups and pages. A run leaves small files, and compaction
-leaves large ones whose row groups are few positions of few keys each. So what is read of a large file follows from what a batch needs, not
-from the size of the state. See :mod:`windowmill.windowing.columnar.positions` for the kinds of rows.
+Rows over positions are searched: small files are read whole, large ones by row group. Runs write small files; compaction writes large ones,
+whose row groups each hold few positions of few keys. So the part of a large file that is read depends on what a batch needs, not on the
+size of the state. See :mod:`windowmill.windowing.columnar.positions` for the kinds of rows.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from windowmill.windowing.columnar.hashes import RowCheck
     from windowmill.windowing.kernels.combine import Bools
 
-#: Number of tables of appended rows that are merged into one: a read visits each.
+#: Greatest number of tables of appended rows before they are merged into one: a read visits each.
 _MAX_TABLES = 64
-#: Number of rows of a part up to which none are dropped: a read of them takes less time than finding those that are needed.
+#: No rows of a part are dropped up to this number: reading them takes less time than finding those that are needed.
 FEW_ROWS = 4_096
 
 
@@ -57,7 +57,7 @@ FEW_ROWS = 4_096
 class DeltaState:
     """The state table at the path ``name``, to which batches append rows that never change.
 
-    Its reads give the rows with the columns of ``schema``, and none if they exceed the ``limit``.
+    Reads return rows with the columns of ``schema``; null if they exceed the ``limit``.
     """
 
     name: str
@@ -70,7 +70,7 @@ class DeltaState:
 
     @property
     def holds_nodes(self) -> bool:
-        # Other batches go on with the columns that the rows have.
+        # A batch that appends rows keeps the columns of the table.
         return self.replaced or not is_table(self.name) or has_nodes(self.name)
 
     def partials(self, schema: pa.Schema, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
@@ -91,7 +91,7 @@ class DeltaState:
             return rows if rows is None or checked is None else rows.drop_columns([SUM])
 
     def positions(self, schema: pa.Schema, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
-        """The rows over positions of the batches before that of ``stage`` that new ``rows`` need; the caller verifies the checksums."""
+        """The rows over positions that new ``rows`` need, from batches before that of ``stage``; the caller verifies the checksums."""
         if not is_table(self.name):
             return schema.empty_table()
         with reporting_damage(self.name):
@@ -110,8 +110,8 @@ class DeltaState:
     ) -> pa.Table | None:
         """The entries of the keys that are in ``touched`` or due by ``watermark``, as of the batches before ``before_batch``.
 
-        They are verified, and without their checksums. A run reads the whole log (:mod:`windowmill.windowing.columnar.keyed`) once.
-        ``touched`` are new rows with the log's columns, of which the state ``may_lack`` some until a batch adds them.
+        They are verified, and have no checksum column. A run reads the whole log (:mod:`windowmill.windowing.columnar.keyed`) once.
+        ``touched`` are new rows with the log's columns; the state ``may_lack`` some columns until a batch adds them.
         """
         if not is_table(self.name):
             return schema.empty_table()
@@ -121,13 +121,13 @@ class DeltaState:
             # Files of other parts have only nulls in the log's columns.
             if limit.is_exceeded_by([file for file in files if file.get(f"null_count.{KIND}") != file["num_records"]]):
                 return None
-            # A column that entries do not have separates them from rows of positions; files of a spec without positions lack it.
+            # The sequence, null in entries, separates them from rows over positions; files of a spec without positions lack it.
             read = schema.append(pa.field(SEQUENCE, pa.string())) if SEQUENCE in names else schema
             log = self._rows(table, files, read, entries_before(names, before_batch), limit.rows, (*may_lack, SEQUENCE))
             if log is None:
                 return None
             entries = log.select(schema.names)
-            # Before any is left out: a damaged key or instant would hide a key that is due.
+            # Verify before filtering: a damaged key or instant would hide a key that is due.
             self.check.verify(entries)
             return of_keys(entries.drop_columns([SUM]), touched, list(keys.values()), watermark)
 
@@ -142,10 +142,10 @@ class DeltaState:
         *,
         checked: Where | None = None,
     ) -> pa.Table | None:
-        """The ``wanted`` rows of a table of these ``files``, read by this process; none if there are more than ``most_rows``.
+        """The ``wanted`` rows in these ``files`` of ``table``, read by this process; null if there are more than ``most_rows``.
 
-        Columns that it ``may_lack`` are null there. ``checked`` has the rows read verified: of a table read whole these are verified before
-        the ``wanted`` ones are chosen, which damage could hide. Null leaves verifying to the caller.
+        Columns that the table ``may_lack`` are null. ``checked`` selects rows to verify before the ``wanted`` ones are chosen, because
+        damage could hide these; a table that is not read whole verifies the ``wanted`` rows only. Null leaves verifying to the caller.
         """
         if self.only is not None:
             files = [file for file in files if self.only.may_be_in(file)]
@@ -182,13 +182,13 @@ class DeltaState:
 
 
 class MemoryState:
-    """The rows that batches have appended. Readers check only the limit on rows."""
+    """The rows that batches have appended, in memory. Reads check only the limit on rows."""
 
     name = "in memory"
     holds_nodes = True
 
     def __init__(self) -> None:
-        # By the names of the columns: each part has its own.
+        # By column names, which differ between parts.
         self._tables: dict[frozenset[str], list[pa.Table]] = {}
         self._left: dict[frozenset[str], int] = {}
 
@@ -199,14 +199,14 @@ class MemoryState:
         return pa.concat_tables(every, promote_options="default") if every else None
 
     def append(self, rows: pa.Table) -> None:
-        """Append ``rows`` that a part adds with a batch."""
+        """Append the ``rows`` of one part and batch."""
         tables = self._tables.setdefault(frozenset(rows.column_names), [])
         tables.append(rows)
         if len(tables) > _MAX_TABLES:
             tables[:] = [pa.concat_tables(tables).combine_chunks()]
 
     def drop(self, schema: pa.Schema, needed: Callable[[pa.Table], Bools]) -> None:
-        """Drop those rows of a part that are not ``needed``, if its rows have doubled since they were last dropped."""
+        """Drop those rows of a part that are not ``needed``, if they have doubled since rows were last dropped."""
         part = frozenset(schema.names)
         tables = self._tables.get(part, [])
         if sum(map(len, tables)) > 2 * self._left.get(part, 0) + FEW_ROWS:
@@ -215,12 +215,12 @@ class MemoryState:
             self._left[part] = len(tables[0])
 
     def partials(self, schema: pa.Schema, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
-        """The ``wanted`` rows, without checksums; none if they exceed ``limit``."""
+        """The ``wanted`` rows, without checksums; null if they exceed ``limit``."""
         rows = self._chosen(schema, rows_before(before_batch) & rows_of(wanted))
         return rows.drop_columns([SUM]) if rows.num_rows <= limit.rows else None
 
     def positions(self, schema: pa.Schema, stage: PositionStage, rows: pa.Table, limit: ReadLimit) -> pa.Table | None:
-        """The rows that new ``rows`` need; none if they exceed ``limit``."""
+        """The rows that new ``rows`` need; null if they exceed ``limit``."""
         self.drop(schema, lambda stored: are_needed(stored, stage.keys))
         return SearchedRows(stage, limit, self._chosen(schema, applied_before(stage))).needed(rows)
 
@@ -235,7 +235,7 @@ class MemoryState:
         watermark: int,
         limit: ReadLimit,
     ) -> pa.Table | None:
-        """The entries of the keys that are in ``touched`` or due by ``watermark``, without checksums; none if the log exceeds ``limit``."""
+        """The entries of the keys that are in ``touched`` or due by ``watermark``, without checksums; null if the log exceeds ``limit``."""
         columns = list(keys.values())
         self.drop(schema, lambda stored: are_latest(stored, columns))
         entries = self._chosen(schema, entries_before(schema.names, before_batch)).drop_columns([SUM])
@@ -252,18 +252,18 @@ class MemoryState:
 State = DeltaState | MemoryState
 
 
-#: Size of a file that is read whole; choosing among its few row groups would save nothing.
+#: Greatest size of a file that is read whole; choosing among its few row groups would save nothing.
 SMALL_BYTES = 1 << 20
-#: Least number of rows of which masks are computed together: each computation takes time for every key, too.
+#: Least number of rows whose masks are computed together: each computation takes time for every key, too.
 _TOGETHER = 1 << 17
-#: Products of keys and row groups up to which each row group is compared with each key.
+#: Greatest product of keys and row groups at which each row group is compared with each key.
 _MAX_COMPARED = 10_000_000
 _LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True)
-class _Large:
-    """A file of which row groups are chosen; ``span`` gives the least and greatest value of a column in a row group, if known."""
+class _LargeFile:
+    """A file that is read by row group; ``span`` gives the least and greatest value of a column in a row group, if known."""
 
     parquet: pq.ParquetFile
     places: Mapping[str, int]
@@ -295,12 +295,12 @@ class _Large:
 class SearchedRows:
     """Searches the rows over positions of earlier batches for what a batch needs; reads nothing beyond ``limit``.
 
-    These are ``small`` rows in memory, with the columns of the state, and ``large`` files of which row groups are chosen, and of these
+    It searches the ``small`` rows, in memory with the columns of the state, and chosen row groups of the ``large`` files; of these only
     rows of the keys ``only``, if given.
     """
 
     def __init__(
-        self, stage: PositionStage, limit: ReadLimit, small: pa.Table, large: Sequence[_Large] = (), only: KeysOfShare | None = None
+        self, stage: PositionStage, limit: ReadLimit, small: pa.Table, large: Sequence[_LargeFile] = (), only: KeysOfShare | None = None
     ) -> None:
         self._stage, self._limit, self._small, self._large, self._only = stage, limit, small, large, only
         self._schema = stage.state.stored_schema
@@ -345,7 +345,7 @@ class SearchedRows:
         return found if len(found) <= self._limit.rows else None
 
     def entries(self, touched: pa.Table) -> pa.Table | None:
-        """The rows that are no nodes, of the keys of ``touched`` rows and of keys that are due; null if they exceed the limit.
+        """The rows, except nodes, of keys that ``touched`` rows have or that are due; null if they exceed the limit.
 
         They have all columns of the state. A few rows of other keys may be among them.
         """
@@ -362,20 +362,20 @@ class SearchedRows:
                 return None
         return pa.concat_tables(parts)
 
-    def _due(self, groups: Sequence[tuple[_Large, Sequence[int]]]) -> pa.Table:
+    def _due(self, groups: Sequence[tuple[_LargeFile, Sequence[int]]]) -> pa.Table:
         """The keys that are due by a ``key`` row in these row groups or in small files, even if a later row supersedes it."""
         columns, watermark = [*self._stage.keys, BATCH, SEQUENCE, DUE], self._stage.clock.watermark
         early = [(file, [group for group in numbers if (file.span(group, DUE) or (_LEAST,))[0] <= watermark]) for file, numbers in groups]
         rows = [self._small.select(columns), *self._read(early, columns)]
         return pa.concat_tables([part.filter(pc.less_equal(part.column(DUE), watermark)).select(self._stage.keys) for part in rows])
 
-    def _groups(self, file: _Large) -> list[int]:
+    def _groups(self, file: _LargeFile) -> list[int]:
         """The row groups of ``file`` that may hold rows of the keys whose rows are read."""
         groups, only = range(file.parquet.metadata.num_row_groups), self._only
         return [group for group in groups if only is None or (span := file.buckets(group)) is None or only.may_be_between(*span)]
 
     def nodes(self, demand: Demand, keys: pa.Table) -> pa.Table | None:
-        """The nodes that ``demand`` asks for of its keys ``keys``, with all columns of the state; null if they exceed the limit."""
+        """The nodes of ``keys`` that their ``demand`` asks for, with all columns of the state; null if they exceed the limit."""
         active = np.flatnonzero(demand.active)
         chosen, keys = demand.only(active), keys.take(pa.array(active)) if keys.num_columns else keys
         buckets = buckets_of(keys) if keys.num_columns else None
@@ -393,7 +393,7 @@ class SearchedRows:
                 return None
         return pa.concat_tables(found)
 
-    def _with_nodes(self, file: _Large, demand: Demand, buckets: Ints | None) -> list[int]:
+    def _with_nodes(self, file: _LargeFile, demand: Demand, buckets: Ints | None) -> list[int]:
         """The row groups of ``file`` that may hold needed nodes of the keys in ``buckets``."""
         groups = self._groups(file)
         if len(groups) * len(demand.active) > _MAX_COMPARED:
@@ -410,13 +410,13 @@ class SearchedRows:
                 found.append(group)
         return found
 
-    def _exceed(self, groups: Sequence[tuple[_Large, Sequence[int]]]) -> bool:
-        """Whether the chosen row groups are more than this process decodes, or one of them is."""
+    def _exceed(self, groups: Sequence[tuple[_LargeFile, Sequence[int]]]) -> bool:
+        """Whether the chosen row groups, or a single one, are too large for this process to decode."""
         chosen = [file.parquet.metadata.row_group(group) for file, numbers in groups for group in numbers]
         size, most = sum(group.total_byte_size for group in chosen), max((group.num_rows for group in chosen), default=0)
         return size > self._limit.searched_bytes or most > self._limit.rows
 
-    def _read(self, groups: Sequence[tuple[_Large, Sequence[int]]], columns: Sequence[str]) -> Iterator[pa.Table]:
+    def _read(self, groups: Sequence[tuple[_LargeFile, Sequence[int]]], columns: Sequence[str]) -> Iterator[pa.Table]:
         """The rows over positions of earlier batches in the chosen row groups, with ``columns``, some row groups at a time."""
         schema = pa.schema([self._schema.field(name) for name in columns])
         together = min(_TOGETHER, max(1, self._limit.rows))
@@ -444,16 +444,16 @@ def applied_before(stage: PositionStage) -> Where:
     return rows_before(stage.batch) & Present(SEQUENCE)
 
 
-def _opened(table: DeltaTable, file: Mapping[str, Any], columns: Sequence[str]) -> _Large:
+def _opened(table: DeltaTable, file: Mapping[str, Any], columns: Sequence[str]) -> _LargeFile:
     parquet = open_file(table.table_uri, file)
     schema = parquet.metadata.schema
     places = {schema.column(number).path: number for number in range(len(schema))}
     require_columns(table.table_uri, parquet.schema_arrow.names, columns)
-    return _Large(parquet, places)
+    return _LargeFile(parquet, places)
 
 
 def _in_parts(metadata: pq.FileMetaData, groups: Sequence[int], together: int) -> Iterator[list[int]]:
-    """``groups`` in runs of up to about so many rows."""
+    """``groups`` in runs of at most ``together`` rows, or of one larger row group."""
     part: list[int] = []
     rows = 0
     for group in groups:
@@ -467,7 +467,7 @@ def _in_parts(metadata: pq.FileMetaData, groups: Sequence[int], together: int) -
 
 
 def _together(tables: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
-    """Concatenate successive ``tables`` until each has at least ``n_rows``, but the last. A column that some lack is null there."""
+    """Concatenate successive ``tables`` so that all but the last have at least ``n_rows`` rows; columns that some lack are null."""
     waiting: list[pa.Table] = []
     for table in tables:
         waiting.append(table)

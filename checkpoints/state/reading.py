@@ -55,7 +55,7 @@ class Where(ABC):
 
     @abstractmethod
     def may_hold(self, file: Mapping[str, Any]) -> bool:
-        """Whether it may hold for a row of ``file``, a Delta log's entry with statistics; what is not known of the file may."""
+        """Whether it may hold for a row of ``file``, a Delta log's entry with statistics; true if these do not decide."""
 
     def __and__(self, other: Where) -> Where:
         return Every((self, other))
@@ -112,7 +112,7 @@ class Among(Where):
 
 @dataclass(frozen=True, slots=True)
 class Present(Where):
-    """The values of a column that are not null, or, if not ``present``, those that are."""
+    """Rows whose value in a column is not null; if not ``present``, rows in which it is null."""
 
     column: str
     present: bool = True
@@ -214,8 +214,8 @@ class ReadLimit:
 
     #: Size of the files that may hold a span of slices, open sessions, or live rows; a read takes most of them.
     span_bytes: int
-    #: Size of the files that are searched for nodes; a read takes little of them, because a level's rows are stored together. Of windows
-    #: over positions: size of the row groups that are searched, before compression.
+    #: Size of the files that are searched for nodes; a read takes little of them, because a level's rows are stored together. For windows
+    #: over positions: uncompressed size of the row groups that are searched.
     searched_bytes: int
     #: Number of rows read, or of rows in the files that may hold a span, open sessions or live rows, or in a row group that is searched.
     rows: int
@@ -251,7 +251,7 @@ def rows_of_part(wanted: Wanted) -> Where:
 
 
 def rows_of_spans(columns: Collection[str]) -> Where:
-    """The rows that hold spans, of which each has at least one of ``columns``."""
+    """The rows of spans: each has a value in at least one of ``columns``."""
     return Present(SLICE, present=False) & Either(tuple(map(Present, columns)))
 
 
@@ -346,7 +346,7 @@ def may_lack(column: str) -> bool:
 
 
 def open_state(path: str, *, left_at: int | None) -> RowCheck:
-    """Check the state table at ``path``, if it exists, which the last batch that wrote to it left at version ``left_at``, null if none has.
+    """Check the state table at ``path``, if it exists; ``left_at`` is the version that a batch wrote last, null if none has.
 
     Returns the check for its rows.
 

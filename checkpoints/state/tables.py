@@ -1,14 +1,14 @@
 """The one state table of a pipeline: its columns, which part each row belongs to, how it is compacted, and how a batch replaces it.
 
 Each batch appends rows, once, and later batches read what they need. All parts share one table, with the columns of :func:`joint_schema`.
-A row belongs to one part of the pipeline. It has the columns of that part and is null in all others, so its checksum is that of its own
-columns.
+A row belongs to one part of the pipeline. It has the columns of that part and is null in all others, so its checksum depends on the columns
+of its part alone.
 
 *Partials.* A batch adds one row for each slice of a key that it touches; readers combine the rows of a slice. Nodes over slices are rows of
-the same table. Of each open session of a key that it touches, a batch adds one row, which holds the whole session and supersedes earlier
-ones.
+the same table. For each open session of a key that it touches, a batch adds one row, which holds the whole session and supersedes its
+earlier rows.
 
-*Live rows.* They are a log, in which the latest entry of a key or row counts (:mod:`windowmill.windowing.columnar.keyed`).
+*Live rows.* They are kept in a log, in which the latest entry of a key or row counts (:mod:`windowmill.windowing.columnar.keyed`).
 
 Files of compacted rows over positions are large; :mod:`windowmill.checkpoints.state.readers` reads few of their row groups.
 """
@@ -78,23 +78,23 @@ if TYPE_CHECKING:
 
 #: Commit properties of a rewrite of existing rows.
 REWRITE = own_commit("maintenance")
-#: A batch may read a table whole; up to this many superseded rows, or this many files, that is cheap.
+#: Reading a table whole is cheap up to so many superseded rows, or so many files.
 FEW_ENTRIES, FEW_FILES = 100_000, 64
-#: Size of the files in bytes up to which a table is compacted in memory without a request.
+#: Greatest size of a table's files, in bytes, at which it is compacted in memory without being asked to.
 COMPACTED_BYTES = 1 << 30
 #: Limits on rows and bytes of a file into which successive batches' slices are merged: the merge sorts them in memory.
 SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
-#: Levels of which nodes are stored together, and rows and bytes of a row group: the nodes at either end of the windows of keys that are
-#: at about the same positions lie in few row groups.
+#: Number of levels whose nodes are stored together, and rows and bytes of a row group. So few row groups hold the nodes at both ends of the
+#: windows of keys at similar positions.
 NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 6, 8_192, 1 << 20
-#: Files of one batch with more rows than this are laid out for searches.
+#: Files of one batch with more rows than this are sorted for searches.
 LAID_OUT_ROWS = 100_000
-#: Column of a merge in addition to those of the state, quoted: whether a later batch has superseded the row.
+#: Additional column of a merge, quoted: whether a later batch has superseded the row.
 _SUPERSEDED = '"_ superseded"'
-#: Columns of :func:`latest_entries` and :func:`needed_rows` in addition to those of the state, quoted; no key column has such a name.
+#: Additional columns of :func:`latest_entries` and :func:`needed_rows`, quoted; no key column has such a name.
 _AGE, _NEWEST, _LEAST, _PASSED, _VERSION = '"_ age"', '"_ newest"', '"_ head"', '"_ through"', '"_ version"'
 _BUCKET = pa.field(BUCKET, pa.int32())
-#: Columns that separate the parts' rows, or by which rows are read: first, because Delta keeps statistics of the first columns only.
+#: Columns that separate the parts' rows, or that reads filter by. They come first: Delta keeps statistics of the first columns only.
 _LEADING = (BUCKET, KIND, SEQUENCE, SLICE, LEVEL, REACHING, CLOSED, GAP, NODE_LEVEL, FIRST, LAST, BATCH)
 
 
@@ -107,7 +107,7 @@ def order_of(columns: Sequence[str]) -> list[str]:
 
 
 def order_in_batches(columns: Sequence[str]) -> list[str]:
-    """As :func:`order_of`, for the files of a batch: none where no rows are read by kind, level or family of slices."""
+    """As :func:`order_of`, for the files of a batch: empty if no read filters by kind, level or family of slices."""
     return order_of(columns) if {KIND, LEVEL, NODE_LEVEL, REACHING} & set(columns) else []
 
 
@@ -155,9 +155,9 @@ def number_of_rows(table: DeltaTable) -> int:
 def is_overgrown(path: str) -> bool:
     """Whether the table at ``path`` has grown enough since its last compaction to be compacted again. Reads only the Delta log.
 
-    It has if the rows appended since outnumber those that the compaction left by more than ``FEW_ENTRIES``. So compaction costs
-    amortised constant time per row. A row supersedes at most one older row, so at least half of the rows read are live, apart from
-    ``FEW_ENTRIES``.
+    It has if the rows appended since outnumber the compacted ones by more than ``FEW_ENTRIES``, or if it has more than ``FEW_FILES`` files.
+    So compaction costs amortised constant time per row. A row supersedes at most one older row, so at least half of the rows read are live,
+    apart from ``FEW_ENTRIES``.
     """
     files = files_of(table_at(path))
     spans = [(file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")) for file in files]
@@ -204,11 +204,11 @@ def has_nodes(path: str) -> bool:
 class NeededRows:
     """The rows that a later batch may read."""
 
-    #: Which they are.
+    #: Selects them.
     where: Where
     #: Rows of the same parts that no batch reads any more.
     expired: Where = NOTHING
-    #: The SQL expression that finds, of the needed rows, those that later batches have superseded.
+    #: SQL condition: a later batch has superseded the needed row.
     superseded: str = "false"
 
     @classmethod
@@ -223,7 +223,7 @@ class NeededRows:
 
     @classmethod
     def spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> NeededRows:
-        """For each key the latest spans of the batches before ``before_batch``; those of that batch, which may have failed, stay too."""
+        """Each key's latest spans from batches before ``before_batch``; spans of that batch itself, which may have failed, stay, too."""
         span = rows_of_spans(columns)
         earlier = span & rows_before(before_batch)
         by = ", ".join([*map(quoted, keys), f"({earlier.sql} IS TRUE)"])
@@ -231,7 +231,7 @@ class NeededRows:
 
     @classmethod
     def all_but_old_spans(cls, keys: Sequence[str], columns: Sequence[str], before_batch: int) -> NeededRows:
-        """Everything except the spans that are superseded, by :meth:`spans`."""
+        """All rows except those of spans that :meth:`spans` finds superseded."""
         return replace(cls.spans(keys, columns, before_batch), where=EVERYTHING)
 
     def __or__(self, other: NeededRows) -> NeededRows:
@@ -239,16 +239,16 @@ class NeededRows:
         return NeededRows(self.where | other.where, self.expired | other.expired, superseded)
 
     def latest_of(self, rows: str) -> str:
-        """What follows FROM in a query, up to a condition, for the ``rows`` (a table and a condition) that are not superseded."""
+        """SQL after FROM for those of ``rows`` (a table and a condition) that are not superseded; AND and a condition may follow."""
         return f"(SELECT *, {self.superseded} AS {_SUPERSEDED} FROM {rows}) WHERE NOT {_SUPERSEDED}"
 
 
 def compact_partials(path: str, needed: NeededRows | None) -> int:
-    """Merge the files of successive batches at ``path`` and drop all but ``needed`` rows, if given; returns their number. No JVM.
+    """Merge the files of successive batches at ``path``, dropping all but ``needed`` rows, if given; returns the number dropped. No JVM.
 
     A merged file holds at most ``SORTED_ROWS`` rows and ``SORTED_BYTES`` bytes, sorted as they are read. Only successive batches share
-    a file, so its statistics span a short stretch of the axis. The files of a larger batch are not merged, only stripped of dropped rows.
-    A table with features that delta-rs cannot write is left as it is.
+    a file, so its statistics span a short stretch of the axis. The files of a larger batch only lose dropped rows. A table with features
+    that delta-rs cannot write is left as it is.
     """
     if not delta_rs_can_write(path):
         return 0
@@ -287,14 +287,14 @@ def _fit(group: BatchFiles) -> bool:
     return group.rows <= SORTED_ROWS and group.bytes <= SORTED_BYTES
 
 
-def own_entries(*, beside_positions: bool) -> Where:
-    """The entries of the log; in a table that also has positions, whose rows have a kind, too, those without a sequence."""
-    return Present(KIND) & Present(SEQUENCE, present=False) if beside_positions else Present(KIND)
+def own_entries(*, with_positions: bool) -> Where:
+    """The entries of the log; in a table that also has rows over positions, which have a kind, too, the rows without a sequence."""
+    return Present(KIND) & Present(SEQUENCE, present=False) if with_positions else Present(KIND)
 
 
 def entries_before(columns: Collection[str], batch: int) -> Where:
-    """The entries of the log of the batches before ``batch``, in a table with these ``columns``."""
-    return rows_before(batch) & own_entries(beside_positions=SEQUENCE in columns)
+    """The entries of the log from batches before ``batch``, in a table with these ``columns``."""
+    return rows_before(batch) & own_entries(with_positions=SEQUENCE in columns)
 
 
 def of_keys(log: pa.Table, touched: pa.Table, keys: Sequence[str], watermark: int) -> pa.Table:
@@ -344,7 +344,7 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
     Raises ``SpecError`` if a column would mean different things, or differ from another in case alone.
     """
     n_keys = len(pipeline.keys)
-    # Keys are the columns before the first of these; those of live rows alone have names of their own.
+    # Keys come before these columns. In a table of live rows alone, key columns have names of their own.
     stored = [field.name for field in parts[0]][:n_keys] if len(parts) == 1 else pipeline.keys
     clash = next((key for key in stored if key.lower() in (*_LEADING, SUM)), None)
     if clash is not None:
@@ -356,7 +356,7 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
     spans = span_columns([window.name for window in pipeline.windows if window.fills_gaps])
     for field in (field for schema in parts for field in schema):
         same = found.setdefault(field.name.lower(), field)
-        # A column of the source that live rows store may be named like one of spans.
+        # Live rows may store a column of the source whose name is that of a column of spans.
         if (same.name, same.type) != (field.name, field.type) or (same is not field and field.name in spans):
             raise SpecError(
                 f"pipeline {pipeline.pipeline}: two columns of the state would be named {field.name!r}; rename a window, or a "
@@ -375,13 +375,13 @@ def keys_of(schema: pa.Schema) -> list[str]:
 
 
 def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
-    """The first batch of the newest files at ``path`` that are worth merging; null for none.
+    """The first batch of the newest files at ``path`` that are worth merging; null if none are.
 
     Reads only the Delta log, and with ``lay_out`` footers of large files.
 
-    Files are merged with newer ones if these together have at least half as many rows. So each row is rewritten a logarithmic number of
-    times, and at most about half of the rows of an old file are superseded. With ``lay_out`` a large file of one batch is also rewritten
-    in the order in which it is searched.
+    A file is merged with all newer ones if these together have at least half as many rows. So each row is rewritten a logarithmic number of
+    times, and at most about half of the rows of an old file are superseded. With ``lay_out`` a large file of one batch is also rewritten in
+    the order in which it is searched.
     """
     table = table_at(path)
     groups = by_batches(files_of(table))
@@ -403,7 +403,7 @@ def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
 
 
 def _is_unsorted(table: DeltaTable, file: Mapping[str, Any]) -> bool:
-    """Whether ``file`` is one of a large batch, of which a search reads more than it needs, because its row groups are large."""
+    """Whether ``file`` is from one large batch and has large row groups, so that a search reads more of it than it needs."""
     first, last = batches_of(file)
     if first != last or file["num_records"] <= LAID_OUT_ROWS:
         return False
@@ -414,12 +414,12 @@ def _is_unsorted(table: DeltaTable, file: Mapping[str, Any]) -> bool:
 def search_order(keys: Sequence[str], *, live: bool) -> list[str]:
     """The sort order in SQL of rows that are searched: by groups of levels, then by stretches of positions, then by keys.
 
-    Rows of other parts in the table do not take part. ``live`` is as for :func:`needed_rows`.
+    Rows of other parts have null for all of these. ``live`` is as for :func:`needed_rows`.
     """
     of_keys = [f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {quoted(key)} END" for key in keys]
     levels, stretch = f"{NODE_LEVEL} / {NEAR_LEVELS}", f"{POSITION} >> (({NODE_LEVEL} / {NEAR_LEVELS} + 1) * {NEAR_LEVELS})"
     if live:
-        # Of windows that evict by a delta, all inner nodes are read, and any leaf may leave: inner nodes are one group.
+        # Windows that evict by a delta read all inner nodes, and any leaf may leave: so inner nodes form one group.
         levels = f"CASE WHEN {LIVE} IS NULL THEN {levels} WHEN {NODE_LEVEL} > 0 THEN 1 ELSE 0 END"
         stretch = f"CASE WHEN {LIVE} IS NULL THEN {stretch} END"
     order = [f"CASE WHEN {SEQUENCE} IS NOT NULL THEN {each} END" for each in (levels, stretch)]
@@ -427,10 +427,10 @@ def search_order(keys: Sequence[str], *, live: bool) -> list[str]:
 
 
 def needed_rows(state: str, keys: Sequence[str], where: str, *, live: bool, removes: bool = True) -> str:
-    """The SQL query for the rows of ``state`` that satisfy ``where`` and that a batch after them all may need.
+    """The SQL query for those rows of ``state`` that satisfy ``where`` and that a later batch may need.
 
-    ``live`` says that the table has windows that evict by a delta, whose nodes supersede one another; ``removes``, that no older rows are
-    left that a node without live tuples supersedes, so that it is not needed.
+    ``live`` says that the table has windows that evict by a delta, whose nodes supersede one another; ``removes``, that nodes without live
+    tuples are not needed, because no older rows that they supersede are left.
     """
     of_key = [*keys, SEQUENCE]
     renamed = [f'"_ key {number}"' for number in range(len(of_key))]
@@ -439,7 +439,7 @@ def needed_rows(state: str, keys: Sequence[str], where: str, *, live: bool, remo
     known = f"SELECT {named}, {BATCH} AS {_NEWEST}, {HEAD} AS {_LEAST}, {THROUGH} AS {_PASSED}, {age} FROM {state}"
     newest = f"SELECT * FROM ({known} WHERE {KIND} = '{KEY_ROW}' AND {where}) WHERE {_AGE} = 1"
     same = " AND ".join(f"(s.{quoted(name)} IS NOT DISTINCT FROM n.{alias})" for name, alias in zip(of_key, renamed, strict=True))
-    # Rows of a key without its ``key`` row are kept, so that the next batch of the key reports the damage.
+    # The rows of a key that lacks its ``key`` row are kept, so that the next batch of the key reports the damage.
     nodes, rows = f"{POSITION} >= {_LEAST}", f"SELECT * FROM {state} WHERE {where}"
     if live:
         of_node = ", ".join([*map(quoted, of_key), KIND, NODE_LEVEL, POSITION])
@@ -497,7 +497,7 @@ def own_rows(layout: StateLayout, layouts: Collection[StateLayout], spans: Seque
         "slices": Present(SLICE) | rows_of_spans(spans),
         "sessions": Present(GAP),
         "positions": Present(SEQUENCE),
-        "live rows": own_entries(beside_positions="positions" in layouts),
+        "live rows": own_entries(with_positions="positions" in layouts),
     }
     return own[layout]
 
@@ -513,12 +513,12 @@ def compact_entries(
 ) -> int:
     """Rewrite the table at ``path`` without rows that no later batch needs, in one commit; returns the number of rows removed. No JVM.
 
-    These are superseded entries of the log of live rows; superseded rows of keys, applied tuples, and nodes over positions that begin
-    before all windows; superseded spans. Partials of slices and sessions stay, or those that are ``needed``, if given. Rows of
-    ``before_batch`` itself, which a failed attempt may have left, stay. Nodes over positions are sorted, and cut into row groups, as
-    they are searched. A table with features that delta-rs cannot write is left as it is. The parts whose rows are in the table have these
-    ``layouts``, and each row of spans has a value in one of the columns ``spans``. ``first`` is the first batch whose
-    rows are rewritten, null for all; it is given only where all windows go over positions.
+    It drops superseded log entries of live rows, superseded spans, and of rows over positions superseded ``key`` rows, applied tuples, and
+    nodes that begin before all windows. Partials of slices and sessions stay; if ``needed`` is given, only those. Rows of ``before_batch``
+    itself, which a failed attempt may have left, stay. Nodes over positions are sorted, and divided into row groups, for searches. A table
+    with features that delta-rs cannot write is left as it is. ``layouts`` are those of the parts in the table; each row of spans has a
+    value in one of the columns ``spans``. ``first`` is the first batch whose rows are rewritten, null for all; it is given only if all
+    windows are over positions.
     """
     table = table_at(path)
     if not delta_rs_can_write(table):
@@ -530,7 +530,7 @@ def compact_entries(
     group = None
     if "positions" in layouts:
         rows, size = (sum(int(file[name]) for file in files_of(table)) for name in ("num_records", "size_bytes"))
-        # Fewer rows of a row group if they are wide, but not so few that footers are long.
+        # Wide rows come in smaller row groups, but not so small that footers become long.
         group = min(GROUP_ROWS, max(GROUP_ROWS // 16, GROUP_BYTES * rows // max(1, size), 1))
     before = number_of_rows(table)
     # Write to the version that was read: otherwise rows that another writer has appended since would be lost.
@@ -540,7 +540,7 @@ def compact_entries(
         mode="overwrite",
         predicate=None if first is None else since,
         commit_properties=REWRITE,
-        # With properties of its own, delta-rs does not compress unless asked to. Hardly any two checksums are equal.
+        # Given writer properties, delta-rs compresses only on request. Checksums hardly ever repeat: no dictionary.
         writer_properties=WriterProperties(
             compression="ZSTD", max_row_group_size=group, column_properties={SUM: ColumnProperties(dictionary_enabled=False)}
         ),
@@ -558,7 +558,7 @@ def _kept(
     *,
     removes: bool,
 ) -> str:
-    """The SQL query for the rows for which ``where`` holds that a later batch may need, and for those of ``before_batch``.
+    """The SQL query for the rows that satisfy ``where`` and that a later batch may need, and for those of ``before_batch``.
 
     ``removes`` is as for :func:`needed_rows`.
     """
@@ -588,7 +588,7 @@ def _kept(
 
 
 def replacing(path: str, built: Changes | None, kept: tuple[DataFile, ...] = ()) -> Changes | None:
-    """The changes of the state at ``path`` by which the rows that a batch has ``built`` replace all but those that :func:`keep` kept."""
+    """The changes that replace the rows of the state at ``path`` by those that a batch has ``built`` and those that :func:`keep` copied."""
     if not is_table(path):
         return built
     table = newest(path)
@@ -599,7 +599,7 @@ def replacing(path: str, built: Changes | None, kept: tuple[DataFile, ...] = ())
 
 
 def rows_numbered(path: str, commit: int) -> int:
-    """One more than the greatest place among the rows of ``commit`` that the state at ``path`` holds; 0 if it holds none of them."""
+    """The first free row number in ``commit``: one more than the greatest that the state at ``path`` holds; 0 if it holds none."""
     if not is_table(path):
         return 0
     with reporting_damage(path):
@@ -614,7 +614,7 @@ def rows_numbered(path: str, commit: int) -> int:
 def keep(path: str, touched: pa.Table, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
     """Copy the rows of the state at ``path`` whose keys are not ``touched`` to files of their own; returns these.
 
-    ``touched`` has the key columns alone, which are the first of the state, whatever it calls them. Without key columns nothing stays.
+    ``touched`` has only the key columns, in their order in the state, under any names. Without key columns nothing is kept.
     """
     if not is_table(path) or not touched.num_columns:
         return ()

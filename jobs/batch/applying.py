@@ -55,13 +55,13 @@ if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.windows.base import Window
 
-#: Most edges of new windows that are compared with those of the stored slices.
+#: Greatest number of edges of new windows that are compared with those of stored slices.
 _MAX_COMPARED_EDGES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Application:
-    """A changed spec: what it means, its batch, what that reads, and how it uses the stored state, or why it reads the source."""
+    """A changed spec: its meaning and batch, what the batch reads, how it uses the stored state, or why it reads the source."""
 
     changes: SpecChanges
     plan: ApplyPlan
@@ -70,7 +70,7 @@ class Application:
 
 
 def changes_of(pipeline: Pipeline, ledger: Ledger) -> SpecChanges | None:
-    """The differences between ``pipeline`` and the spec that the ledger's batches ran by; null for none, or if nothing ran yet."""
+    """The differences between ``pipeline`` and the spec of the ledger's batches; null if there are none, or nothing ran yet."""
     last = ledger.newest_kept
     if last is None:
         return None
@@ -89,9 +89,9 @@ def next_apply(
     accept_changes: bool = False,
     on_reading: planning.OnReading = planning.ignore,
 ) -> Application | None:
-    """The batch of a changed spec, which publishes new values of windows that end after ``history``, if any; null for nothing to do.
+    """The batch of a changed spec, which publishes new values of windows that end after ``history``, if any; null if nothing is to do.
 
-    The commits of the last batch must have been made. ``accept_changes`` goes on although others have changed rows of the tables.
+    The commits of the last batch must have been made. ``accept_changes`` accepts that others have changed rows of the tables.
     """
     pipeline = runnable.pipeline
     planning.check_owner(pipeline, ledger)
@@ -104,7 +104,7 @@ def next_apply(
     _check_windows(pipeline, ledger, changes, history)
     source = planning.source_of(runnable, ledger)
     planning.check_tables(runnable, ledger, planning.Acceptance(changes=accept_changes, code=True))
-    # Before parts of the spec are made, which take all its columns for granted.
+    # Check this before parts are made, which assume that all columns of the spec exist.
     check_unchanged(last.plan.source_schema, source.schema_json, pipeline, source.path)
     Columns.of(source.schema_json).check(pipeline, f"the source {source.path}", source.unread, source.untyped)
     before = state_plans(ledger.batches())
@@ -199,9 +199,9 @@ def _from_state(
 
 
 def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, history: int | None, emitted: int | None) -> int | None:
-    """An instant before which rows count neither in what is filled nor in later windows; null for none.
+    """An instant before which no row counts in a filled or a later window; null if there is none.
 
-    A row before it moves the watermark only to where rows after it are not late, so files with such rows alone can be left out.
+    Rows before it cannot move the watermark so far that later rows are late, so files with only such rows need not be read.
     """
     slices = divide(runnable.pipeline, Columns.of(source.schema_json).arrow).slices
     if slices is None or emitted is None or history == AXIS_BEGIN or len(slices.pipeline.windows) < len(runnable.pipeline.windows):
@@ -227,7 +227,7 @@ def _versions(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -
 
 
 def _check_columns(runnable: Runnable, plan: ApplyPlan) -> None:
-    """Refuse a spec whose results or state have a column that is of another type in their table."""
+    """Refuse a spec by which a column of results or state has another type than in the existing table."""
     pipeline, types = runnable.pipeline, Columns.of(plan.source_schema).arrow
     schemas = {"sink": result_schema(pipeline, types), "state": state_schema(pipeline, types)}
     for role, place in (("sink", runnable.sink_path), ("state", runnable.places.state)):
@@ -262,7 +262,7 @@ class FromState:
 def _kept(
     runnable: Runnable, ledger: Ledger, changes: SpecChanges, types: Mapping[str, pa.DataType]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
-    """The layouts of which ``changes`` leave stored rows as they are, and the gaps of such sessions while others change."""
+    """The layouts whose stored rows ``changes`` leave as they are; and the gaps of unchanged sessions if others change."""
     try:
         new, old = _parts_of_stored(runnable, ledger, types)
     except NotStoredError:
@@ -310,7 +310,7 @@ def with_gaps(runnable: Runnable, gaps: Sequence[int]) -> Runnable:
 
 
 def _parts_of_stored(runnable: Runnable, ledger: Ledger, types: Mapping[str, pa.DataType]) -> tuple[list[Part], list[Part]]:
-    """As :func:`_parts`, of the pipeline as it ran last; raises ``NotStoredError`` if other code or variables have made what is stored."""
+    """As :func:`_parts`, for the pipeline as it last ran; raises ``NotStoredError`` if the state was made by other code or variables."""
     pipeline, last = runnable.pipeline, ledger.newest_kept
     assert last is not None  # a pipeline that never ran has no changes
     for (field, name), why in user_code.edited_parts(pipeline, last.plan).items():

@@ -61,15 +61,15 @@ from windowmill.windowing.watermark import LatenessRule
 
 #: Columns of the quarantine table that are read.
 COLUMNS = ("reason", "detail", "event_time", "watermark", "row")
-#: Share of the rows that may still be too late under the delay that a remedy names.
+#: Share of the rows that may still be too late after the remedy that is proposed.
 _STILL_LATE = 0.001
-#: Examples in all, and characters of a text in one.
+#: Number of examples in total, and of characters of a text in one.
 _MAX_EXAMPLES, _SHOWN = 5, 80
-#: Units of a delay that a person would write; the largest is taken of which the delay has at least three.
+#: Units in which a person would write a delay: the largest one that the delay contains at least three times.
 _UNITS = (("day", DAY_US), ("hour", 3_600 * SECOND_US), ("minute", 60 * SECOND_US), ("second", SECOND_US))
 #: Interval in batches at which the quality and quarantine tables are compacted if they have many small files.
 MERGED_EVERY = 16
-#: Runs whose times differ by at most this much count as runs of the same time.
+#: Runs whose times differ by no more than this count as runs of the same time.
 _SAME_TIME_US = 1_800 * SECOND_US
 #: Number of past batches that are read first.
 _FEW = 64
@@ -104,9 +104,9 @@ def loss_of(parts: Iterable[pa.RecordBatch], pipeline: Pipeline, *, rows_read: i
 
 @dataclass
 class Lags:
-    """How much later each late row came than it may, in three digits rounded up: a thousand counts at most for each power of ten."""
+    """How much later than allowed each late row came, rounded up to three digits: at most a thousand counters for each power of ten."""
 
-    #: Whether the orchestrator asserts the watermark: then ``lateness`` alone can keep a row, else a longer ``disorder`` does.
+    #: Whether the orchestrator asserts the watermark: then only a longer ``lateness`` can keep a row, else a longer ``disorder``.
     asserted: bool
     counts: Counter[int] = field(default_factory=Counter)
 
@@ -236,7 +236,7 @@ def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Pr
 
 
 def _known_verdict(runnable: Runnable, held: Batch) -> Verdict | None:
-    """The verdict that holds the batch, if rules, limits and version of windowmill are still those that gave it; else null."""
+    """The verdict that holds the batch, if rules, limits and windowmill's version are unchanged since; else null."""
     plan = held.plan
     if plan.windowmill != version("windowmill"):
         return None
@@ -253,11 +253,11 @@ def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> Non
     """Compact the tables that have grown enough after the batch of ``job``, as the state's Delta log and footers of large files show."""
     parts, path, before = job.parts(), job.runnable.places.state, job.plan.batch + 1
     layouts, spans = [part.name for part in parts], [name for part in parts for name in part.spans]
-    # Rows of these layouts are compacted together with all others. Of slices and sessions alone only spans are, which batches look for in
-    # all files: else `windowmill maintain` merges these.
+    # Rows of these layouts are compacted with all others. A table of slices and sessions alone is compacted only if it has spans, which
+    # batches look for in all files; otherwise `windowmill maintain` merges it.
     has_entries = bool({"positions", "live rows"} & set(layouts))
     if (has_entries or spans) and is_table(path):
-        # ``first``: the first batch whose rows are worth merging with those of all later ones, 0 for all; null for none.
+        # ``first``: the first batch whose rows are worth merging with those of all later ones, 0 for all batches; null if none are.
         if layouts == ["positions"]:
             # Whether one process could not compute a batch of few rows, because of state or results.
             beyond_process = not computed.in_one_process and limits.are_few_files(job.reading.files)

@@ -1,4 +1,4 @@
-"""Computes a batch: a small one in this process, which may be a task of Spark, any other by many tasks. Returns entries of files, not rows.
+"""Computes a batch: a small one in this process, which may be a Spark task; others by many Spark tasks. Returns file entries, not rows.
 
 Rows are written to files in the folders of their tables. The tables contain them once a record of the ledger names the files.
 """
@@ -45,7 +45,7 @@ from windowmill.windowing.counts import Counts
 
 
 def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untimed) -> ComputedBatch:
-    """Compute a small batch, of rows ``given`` by Spark or read here; raises ``TooLargeError`` if Spark has to."""
+    """Compute a small batch, from rows ``given`` by Spark or read here; raises ``TooLargeError`` if Spark has to compute it."""
     batch, every = job.input, job.parts()
     parts, targets = [part for part in every if part.name not in job.plan.keeps], _targets(job, every)
     with step("survey", "which windows the new rows complete"):
@@ -70,7 +70,7 @@ def compute_from_state(job: Job, step: Step) -> ComputedBatch:
     changed = {window.name for window in runnable.pipeline.windows if window not in before.windows}
     carried = carried_of(runnable, before, job.input.types, changed, plan.fills, plan.batch)
     targets, whole = _targets(job, [each.part for each in carried]), job.input.emission(plan.seen)
-    # Of windows that end later than any, none is published.
+    # Without ``history`` the range of window ends is empty, so nothing is published.
     emission = replace(whole, after=min(AXIS_END if plan.history is None else plan.history, whole.through))
     with step("restore", "the state, and what the changed spec keeps and makes of it"), OutputWriter(targets) as writer:
         output = carry(carried, runnable.places.state, job.check, emission, writer, plan.fills) + writer.output()
@@ -170,7 +170,7 @@ def _with_quarantined(
     new: FileRows | NumberedRows | None,
     rows_read: int,
 ) -> Output:
-    """The output of all ``parts`` and of the quarantine, for which the rows are read again if any was not applied."""
+    """The output of all ``parts`` and of the quarantine; rows are read again for the quarantine if any was not applied."""
     refusing = [each for part, each in zip(parts, done, strict=True) if not part.grids]
     refuses = all(each.refused for each in refusing)
     every = combine_counts(parts, done, 0)
@@ -187,12 +187,12 @@ def _with_quarantined(
 
 
 def _replaced_ends(job: Job, emission: Emission) -> tuple[int, int] | None:
-    """Of windows that end after the first and at or before the second, the batch replaces the published rows; null if of none."""
+    """The range (after, through] of window ends whose published rows the batch replaces; null if it replaces none."""
     return job.plan.replaced if job.plan.builds_state else (emission.after, emission.through)
 
 
 def _replaced(job: Job, emission: Emission) -> ReplacedRange | None:
-    """What a batch replaces of the rows that earlier ones have published; null for nothing, and for a sink that Spark must write."""
+    """The published rows that the batch replaces; null if there are none, or if Spark must write the sink."""
     sink, ends = job.runnable.sink_path, _replaced_ends(job, emission)
     if ends is None or not delta_rs_can_write(sink):
         return None
@@ -234,13 +234,13 @@ def _computed(
     replaced: ReplacedRange | None,
     kept: Sequence[DataFile] | None = None,
 ) -> ComputedBatch:
-    """The result of ``output``; ``kept`` is what tasks kept of files that the batch replaces in part, null if this process computes all."""
+    """The computed batch; ``kept`` are the rows that tasks kept of partly replaced files, null if this process keeps them."""
     in_one_process = kept is None
     if kept is None:
         kept = () if replaced is None else _keep(job, replaced, replaced.partly)
     emission, plan = surveyed.emission, job.plan
     applies, ends = plan.changes_spec, _replaced_ends(job, emission)
-    # Of a changed spec the state gets its columns also if it has no rows: what reads it looks for all of them.
+    # The state gets the columns of a changed spec even if no rows are added: readers require all of them.
     widens_state = applies and is_table(job.runnable.places.state)
     changes = {
         role: Changes.of(targets.of[role].schema, output.files.get(role, ()))

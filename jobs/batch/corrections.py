@@ -3,7 +3,7 @@
 Kernels number the revisions of a run. :func:`renumbered` raises these above what the sink shows of the same windows, because state that a
 restatement has rebuilt counts from 0. A restatement numbers its rows here alone. A backfill replaces rows, and counts from 0.
 
-Windows with policies are known by the number of the trigger, and where idle keys are forgotten by its time too, all others by both bounds.
+Windows with policies are identified by the trigger's number (and by its time, if idle keys are forgotten), all others by both bounds.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def renumbered(runnable: Runnable, ledger: Ledger, plan: Plan, schema: pa.Schema
         wanted.append("true" if plan.emitted is None else f"{ends} >= {plan.emitted}")
     gaps = new.filter(pc.is_in(new.column("window"), pa.array(filling, pa.string())))
     if len(gaps):
-        # Of a key that comes again, a run gives the empty windows since its last event; a backfill may have counted quarantined rows there.
+        # When a key comes again, a run emits the empty windows since its last event; a backfill may have counted quarantined rows there.
         span = pc.min_max(int64_of(gaps.column("window_end").combine_chunks())).as_py()
         wanted.append(f"(window IN ({', '.join(map(sql_text, filling))}) AND {ends} BETWEEN {span['min']} AND {span['max']})")
     if not wanted:

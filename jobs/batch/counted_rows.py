@@ -47,7 +47,7 @@ def _is_whole(plan: Plan) -> bool:
 
 
 def _is_of_all_rows(plan: Plan) -> bool:
-    """Whether the state after this plan is that of all rows of the source at that time."""
+    """Whether the state after this plan reflects all rows that the source then had."""
     match plan:
         case RestatePlan(changed=None, range_to=None, late=False, files=[]):
             return True
@@ -115,7 +115,7 @@ def _refused(runnable: Runnable, why: str, command: str) -> UnsupportedError:
 
 
 def _change_within(runnable: Runnable, source: SourceTable, before: Sequence[Plan], versions: VersionRange) -> str | None:
-    """The changes within ``versions`` that no batch has counted, in words; null for none."""
+    """The changes within ``versions`` that no batch has counted, in words; null if there are none."""
     ignores, through = runnable.source.changes == "ignore", versions.through if versions.snapshot is None else versions.snapshot
     try:
         # Unread changes are counted by the next run, unless they are ignored.

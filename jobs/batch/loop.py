@@ -87,7 +87,7 @@ class Turn:
         try:
             done = run_batch(self.runnable, plan, self.ledger, self.progress, restatement)
         except ServerGoneError as err:
-            # Another attempt, as a new run would make it; where no server answers it starts Spark in this process.
+            # Make another attempt, as a new run would; if no server answers, it starts Spark in this process.
             self.progress.say(f"  {err}; batch {plan.batch} starts again")
             self.progress.timings.clear()
             plan = replace(plan, attempt=uuid.uuid4().hex[:12])
@@ -192,7 +192,7 @@ def run(
 
     - ``interval_end``: end of the data interval, up to which the orchestrator guarantees complete input.
     - ``ruling``: what to do with the held batch: publish it anyway, or commit it without its rows. Only that batch is run.
-    - ``held``: with ``ruling``, the number of the batch that must be the held one; null for whichever is held.
+    - ``held``: with ``ruling``, the number that the held batch must have; null for any.
     - ``by``: with ``ruling``, who rules; the ledger records it.
     - ``arrival``: the order in which the rows of a first batch count as arrived: log order where the log still contains it, or event-time
       order.
@@ -232,7 +232,7 @@ def backfill(
     history: History = "current",
     accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
 ) -> CommittedBatch:
-    """Recompute windows that end in (``begin``, ``end``] on the axis in one batch, from rows and in an order by ``history``."""
+    """Recompute windows that end in (``begin``, ``end``] on the axis in one batch; ``history`` chooses the rows and their order."""
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         if turn.done and turn.done[0].plan.range == (begin, end):
             return turn.done[0]
@@ -268,7 +268,7 @@ def restate(
     - ``changed``: first and last version, read already, whose changed rows are restated.
     - ``ends``: only windows that end in this range (begin, end] are published again; null for no bound.
     - ``late``: whether rows that were quarantined as too late count from now on.
-    - ``files``: files of a folder that were delivered again, or removed; their present rows replace those that were read.
+    - ``files``: files of a folder that were delivered again, or removed; their current rows replace those that were read.
     """
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         runnable, ledger, done = turn.runnable, turn.ledger, turn.done
@@ -311,7 +311,7 @@ def apply(
 ) -> CommittedBatch | None:
     """Carry out a changed spec in one batch; null if there is nothing to do.
 
-    - ``history``: windows that are new, or get new values, are published where they end after this instant; null for none.
+    - ``history``: windows that are new, or get new values, are published if they end after this instant; null to publish none.
     - ``expected``: the position of the pipeline for which a kept plan was made.
     - ``accept_changes``: whether to accept that others have changed rows of the pipeline's tables.
     - ``by``: who has approved the change; the ledger records it.
@@ -383,7 +383,7 @@ _NEW = "new "
 
 
 def ask_locations(pipeline: Pipeline, say: Say) -> None:
-    """Record where the tables lie that the spec names, unless it is recorded; starts Spark only for that.
+    """Record the places of the tables that the spec names, unless they are recorded; starts Spark only for that.
 
     A source that is gone from its recorded place is looked up again: it may have been renamed, or moved.
 

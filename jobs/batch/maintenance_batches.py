@@ -423,7 +423,7 @@ def _emptied_schema(path: str, entry: Savepoint, meant: Pipeline, source_schema:
 
 
 def _undone(role: str, path: str, plan: RestorePlan, folder: str, replacing: Mapping[int, Changes]) -> Changes | None:
-    """The changes by which rows of later batches go from a table, and those come back that they have replaced; null for none."""
+    """The changes that remove the rows of later batches from a table and bring back those that they replaced; null if there are none."""
     if not is_table(path):
         return None
     table = table_at(path)

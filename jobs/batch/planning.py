@@ -82,12 +82,12 @@ def next_run(
     accepted: Acceptance = NOTHING_ACCEPTED,
     on_reading: OnReading = ignore,
 ) -> Plan | None:
-    """The plan of the next batch, of the new source versions; null if nothing is to do.
+    """The plan of the next batch, over the new source versions; null if there is nothing to do.
 
     The commits of the last batch must have been made, and it must not be held.
 
-    ``restates``: whether versions that changed rows are restated whatever the spec says. ``on_reading``: called with what the batch will
-    read of its source, before the plan is checked.
+    ``restates``: whether versions that changed rows are restated even if the spec does not say so. ``on_reading``: called with what the
+    batch will read of its source, before the plan is checked.
     """
     pipeline = runnable.pipeline
     check_owner(pipeline, ledger)
@@ -156,7 +156,7 @@ def next_backfill(
     before = state_plans(ledger.batches())
     refuse_purged(runnable, before, history)
     versions = backfill_versions(runnable, source, before, history)
-    # Whether it counts other rows than these batches, or in another order.
+    # Whether it counts other rows than those batches, or in another order.
     was_restated = any(plan.replaces_state and plan.snapshot is not None for plan in before)
     others = bool(before) and (versions != backfill_versions(runnable, source, before, "log") or was_restated)
     if others:
@@ -166,7 +166,7 @@ def next_backfill(
     if versions.why is not None:
         on_other_rows(versions.why)
     on_reading(source, check_readable(runnable, source, versions, again=bool(before)))
-    # Numbers and bounds of windows that are not on a grid follow from all rows before: the state has to be of those that are published.
+    # Numbers and bounds of windows that are not on a grid depend on all earlier rows: the state has to fit the published windows.
     replaces = others and not all(window.on_grid for window in pipeline.windows)
     plan = BackfillPlan(
         **pinned(pipeline, ledger, source, versions) | ({"from_version": versions.through} if replaces else {}),
@@ -199,8 +199,8 @@ def next_restatement(
     - ``ends``: bounds of the ends of the windows to publish again; see :class:`.RestatePlan`.
     - ``late``: whether rows that were quarantined as too late count from now on.
     - ``files``: files of a folder whose rows count as they are now.
-    - ``through``: the version that the pipeline has read afterwards; null for the last one that it has read.
-    - ``on_reading``: as of :func:`next_run`.
+    - ``through``: the version through which the pipeline has read afterwards; null if that does not change.
+    - ``on_reading``: as for :func:`next_run`.
     """
     ledger.check_meaning(runnable.pipeline)
     source, last = source_of(runnable, ledger), ledger.last_commit
@@ -300,7 +300,7 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
 
     pipeline = runnable.pipeline
     columns = Columns.of(source.schema_json)
-    if ledger.newest_kept:  # says of a missing column what has become of it
+    if ledger.newest_kept:  # its error says what has become of a missing column
         check_unchanged(ledger.newest_kept.plan.source_schema, source.schema_json, pipeline, source.path)
     else:  # later batches have the same conditions: a spec with other ones is refused
         refuse_first(pipeline, condition_problems(pipeline))
@@ -326,7 +326,7 @@ def check_owner(pipeline: Pipeline, ledger: Ledger) -> None:
 
 
 def source_of(runnable: Runnable, ledger: Ledger) -> SourceTable:
-    """The source; refuses another one than that which the pipeline has read, or an older copy of it."""
+    """The source; refuses a source other than the one that the pipeline has read, or an older copy of it."""
     newest, last = ledger.newest_kept, ledger.last_commit
     plan = newest.plan if newest else None
     source = open_source(runnable.pipeline).fitted(runnable.pipeline, plan, last.plan.to_version if last else -1)
@@ -351,7 +351,7 @@ def source_of(runnable: Runnable, ledger: Ledger) -> SourceTable:
 
 
 def last_change(runnable: Runnable, ledger: Ledger) -> int | None:
-    """The last version that changed rows among those that no batch has read; null if none did."""
+    """The last unread version that changed rows; null if none did."""
     source, last = source_of(runnable, ledger), ledger.last_commit
     if last is None:
         raise _never_ran(runnable)
@@ -375,7 +375,7 @@ class Waiting:
     """The versions of a source that no batch has read."""
 
     n: int | None = None  #: Their number; null if it is not known.
-    source: SourceTable | None = None  #: The table that has them; null where a first batch reads it as it is, or where nothing is known.
+    source: SourceTable | None = None  #: The table that has them; null if a first batch reads it as it is, or nothing is known.
 
     @classmethod
     def of(cls, pipeline: Pipeline, ledger: Ledger) -> Waiting:
@@ -393,7 +393,7 @@ class Waiting:
         return cls(source.version - last.to_version, source)
 
     def changing(self) -> tuple[LoggedVersion, ...]:
-        """Those that update or remove rows; none where some are gone, which the run's own error says."""
+        """Those that update or remove rows; none if some versions are gone, which the run reports."""
         if not self.n or self.source is None:
             return ()
         through = self.source.version
@@ -431,7 +431,7 @@ def _is_plain(pipeline: Pipeline, source: SourceTable, reading: Reading) -> bool
 
 
 def asserted_through(pipeline: Pipeline, interval_end: datetime | None) -> int | None:
-    """The instant (µs) through which complete input is asserted, null if not asked for; refuses one ahead of the clock."""
+    """The instant (µs) through which input is asserted complete, null if the spec does not use it; refuses one ahead of the clock."""
     if pipeline.time.watermark != "data_interval_end":
         return None
     if interval_end is None:

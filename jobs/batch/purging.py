@@ -240,7 +240,7 @@ def _found(turn: Turn, plan: PurgePlan, keys: ErasedKeys) -> dict[str, ErasedFil
 def _refuse_unknown(runnable: Runnable, ledger: Ledger, plan: PurgePlan, keys: ErasedKeys, found: Mapping[str, ErasedFiles]) -> None:
     """Refuse keys that no table names, such as mistyped ones; not right after a purge, which may have removed these very keys."""
     newest, passes_over = ledger.newest, plan.to_version > plan.from_version
-    # Versions that it skips have changed rows of these keys alone, unless all changes are ignored.
+    # The versions that it skips changed only rows of these keys, unless all changes are ignored.
     if any(files.rows for files in found.values()) or (passes_over and runnable.source.changes != "ignore"):
         return
     if newest is not None and newest.plan.purges:

@@ -1,7 +1,7 @@
-"""A restatement: selects the source rows that it computes, keeps other state, and publishes windows that changed.
+"""A restatement: selects the source rows to recompute, keeps the state of other keys, and publishes the windows that changed.
 
-The selected rows, among them rows that a source deleted and appended again, are written to plain files of their own, which the batch reads
-as those of any source.
+The selected rows, including rows that the source deleted and appended again, are written to plain files, which the batch reads like those
+of any source.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ from windowmill.windowing.watermark import LatenessRule
 
 #: Longer than any restatement takes.
 _LONGEST = timedelta(days=7)
-#: What identifies a row of the quarantine: its file and its number in it, or its values as JSON.
+#: What identifies a row of the quarantine: its file and row number, or its values as JSON.
 Known = tuple[str, int] | str
 _QUARANTINED = {
     "row": pa.string(),
@@ -70,9 +70,8 @@ _QUARANTINED = {
 def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, int], seen: int | None) -> int:
     """The last version of the correction that begins with the versions ``change``.
 
-    A version that appends rows before the next change belongs to it, with the versions in between, if one of these rows takes the
-    place of a deleted one: it is behind the watermark after ``seen``, and between the first and the last event time of the deleted
-    rows of its key.
+    A version before the next change belongs to the correction, with the versions in between, if it appends a row that takes the place of a
+    deleted one. Such a row is behind the watermark after ``seen``, and between the first and the last event time of its key's deleted rows.
     """
     last, rows = change[1], TableRows.of(pipeline, source, _refuse)
     if seen is None:
@@ -88,7 +87,7 @@ def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, 
                 continue
             if _takes_place(pipeline, _timed(pipeline, rows, appended_rows(rows, version, _columns(pipeline))), gone, watermark):
                 last = version.version
-    except NotPlainError:  # only Spark reads them: the rows are judged as any
+    except NotPlainError:  # only Spark can read these files: their rows are judged like any others
         return change[1]
     return last
 
@@ -117,7 +116,7 @@ def _timed(pipeline: Pipeline, rows: TableRows, found: pa.Table) -> pa.Table:
 
 
 def _takes_place(pipeline: Pipeline, new: pa.Table, gone: pa.Table, watermark: int) -> bool:
-    """Whether one of the ``new`` rows behind the ``watermark`` lies among those that are ``gone`` of its key; O(n log n)."""
+    """Whether a ``new`` row behind the ``watermark`` lies between the first and last ``gone`` row of its key; O(n log n)."""
     late = new.filter(pc.less(new.column(TIME), watermark))
     keys, n = list(pipeline.keys), len(gone)
     codes, n_keys = np.zeros(n + len(late), np.int64), 1
@@ -138,15 +137,15 @@ class Scope:
     #: ``begin``, ``end``: event times [begin, end) that are read; null for no bound.
     begin: int | None = None
     end: int | None = None
-    rebuilds: bool = True  #: Whether the state of these keys is rebuilt; else the windows of which it holds parts are not touched.
+    rebuilds: bool = True  #: Whether the state of these keys is rebuilt; else it holds no parts of touched windows.
 
     @classmethod
     def of(
         cls, pipeline: Pipeline, plan: RestatePlan, types: Mapping[str, pa.DataType], touched: pa.Table | None, *, ignored: bool
     ) -> Scope:
-        """The scope of ``plan``: of windows on grids alone only times near those ``touched``, or in the range of the plan, are read.
+        """The scope of ``plan``; if all windows are on grids, only times near ``touched`` rows, or in the plan's range, are read.
 
-        ``ignored`` says whether batches have ignored changes that the plan does not name: the state of its keys has to include them.
+        ``ignored`` says whether batches have ignored changes that the plan does not name: then the state is rebuilt to include these.
         """
         if touched is not None and not touched.num_rows:
             return cls(touched, rebuilds=False)
@@ -171,7 +170,7 @@ class Scope:
         return cls(touched, begin if begin is None or kept is None else min(begin, kept))
 
     def files(self, source: SourceTable, time: Time) -> Callable[[AddedFile], bool]:
-        """Whether a file of ``source`` may hold rows in its range of times, according to statistics."""
+        """A predicate: whether a file of ``source`` may hold rows in the scope's range of times, according to statistics."""
 
         def may_hold(file: AddedFile) -> bool:
             [found] = spans(source, [file], time.column, time.tick_us)
@@ -180,13 +179,13 @@ class Scope:
         return may_hold
 
     def within(self, rows: pa.Table, time: Time) -> pa.Table:
-        """Those of ``rows`` in its range of times, as far as the type of their column allows; the batch decides."""
+        """Those of ``rows`` in the scope's range of times, or all if their type does not allow the comparison; the batch decides."""
         kind = rows.schema.field(time.column).type
         bounds = [(pc.greater_equal, self.begin), (pc.less, self.end)]
         if not pa.types.is_integer(kind) and kind != pa.timestamp("us", "UTC"):
             return rows
         for holds, at in bounds:
-            # Of whole numbers, those at or after a bound are those at or after the next multiple of what they count.
+            # A whole number of ticks is at or after a bound if it is at or after the bound rounded up to ticks.
             rows = rows if at is None else rows.filter(holds(rows.column(time.column).cast(pa.int64()), -(-at // time.tick_us)))
         return rows
 
@@ -207,8 +206,8 @@ class Scope:
 class QuarantinedRows:
     """Rows of the quarantine table, to be found among those of ``files`` of the source.
 
-    A row is known by its file and its number in it; where others have rewritten the file since, or the entry does not name it, by its
-    event time and the values of the columns that the pipeline uses.
+    A row is identified by its file and row number. If others have rewritten the file since, or the entry does not name it, the row's event
+    time and its values of the columns that the pipeline uses identify it.
     """
 
     def __init__(self, pipeline: Pipeline, used: Sequence[str], files: Collection[str], rows: pa.Table) -> None:
@@ -257,7 +256,7 @@ class QuarantinedRows:
 
 
 def _known(rows: pa.Table, used: Sequence[str], files: Collection[str]) -> list[Known]:
-    """What identifies each of the ``rows`` of a quarantine table: its file, if that is one of ``files``, and number; or its values."""
+    """What identifies each of the ``rows`` of a quarantine table: file and row number, if it is one of ``files``; else its values."""
     names = ("source_file", "source_row", "event_time", "row")
     return [
         (file, number) if number is not None and file in files else _by_values(at, text, used)
@@ -266,7 +265,7 @@ def _known(rows: pa.Table, used: Sequence[str], files: Collection[str]) -> list[
 
 
 def _by_values(at: int | None, row: str, used: Sequence[str]) -> str:
-    """The event time and the columns ``used`` of a row as JSON, whoever wrote it and whichever columns without values it had."""
+    """The event time and the columns ``used`` of a row, as JSON that depends neither on its writer nor on null columns."""
     values = json.loads(row)
     return json.dumps([at, {name: values[name] for name in used if values.get(name) is not None}], sort_keys=True)
 
@@ -274,7 +273,7 @@ def _by_values(at: int | None, row: str, used: Sequence[str]) -> str:
 def quarantined(
     runnable: Runnable, rows: TableRows, version: int, *, late: bool, delivered_again: Collection[str] = ()
 ) -> tuple[QuarantinedRows, QuarantinedRows]:
-    """Rows in quarantine that stay, and with ``late`` those too late, which count; none of files ``delivered_again`` with others."""
+    """Quarantined rows that stay, and those too late, which count from now on if ``late``; neither from files ``delivered_again``."""
     every, files = _read_quarantine(runnable.places.quarantine, _QUARANTINED), {file.path for file in rows.source.snapshot(version)}
     if delivered_again:
         again = pc.is_in(every.column("source_file"), pa.array(list(delivered_again), pa.string()))
@@ -306,7 +305,7 @@ def _read_quarantine(place: str, types: Mapping[str, pa.DataType]) -> pa.Table:
 def touched_rows(
     runnable: Runnable, rows: TableRows, plan: RestatePlan, delivered_again: Collection[str]
 ) -> tuple[pa.Table | None, Mapping[Known, int]]:
-    """Keys and event times of the rows that ``plan`` restates, null for all, and the rows that it takes out of :func:`quarantined` ones."""
+    """Keys and event times of the rows that ``plan`` restates, null for all; and how many of which rows it takes out of quarantine."""
     pipeline = runnable.pipeline
     if plan.changed is None and not plan.late:
         return None, {}
@@ -328,7 +327,7 @@ def touched_rows(
 
 
 def latest_inserted(pipeline: Pipeline, rows: TableRows, plan: RestatePlan, changed: tuple[int, int]) -> int | None:
-    """The greatest event time that versions have brought; rows that they removed may be later, and none of the pipeline's."""
+    """The greatest event time of rows that the ``changed`` versions inserted; rows that they removed may be later."""
     axis = EventTimes(pipeline, pipeline.time.latest(plan.now_us))
     found = axis.of(_chosen_by_filter(pipeline, rows, plan, changed, list(axis.axis), only="after"))
     latest: int | None = pc.max(found.filter(pc.is_null(found.column(REASON))).column(TIME)).as_py()
@@ -338,10 +337,10 @@ def latest_inserted(pipeline: Pipeline, rows: TableRows, plan: RestatePlan, chan
 def _chosen_by_filter(
     pipeline: Pipeline, rows: TableRows, plan: RestatePlan, changed: tuple[int, int], columns: list[str], *, only: Side | None = None
 ) -> pa.Table:
-    """The ``columns`` of the rows that versions changed, without those that the filter leaves out; all where only Spark evaluates it.
+    """The ``columns`` of the rows that versions changed and the filter keeps; of all changed rows if only Spark can evaluate the filter.
 
-    ``only`` is as of :func:`.changed_rows`.
-    Rows that unread versions among these have appended were deleted before, and are delivered again; so they are among the rows.
+    ``only`` is as for :func:`.changed_rows`. Rows that unread versions in this range append had been deleted before; they are delivered
+    again, and so are included.
     """
     plain = _filtering(pipeline, rows.source)
     needed = columns if plain is None else plain.needed(columns)
@@ -396,26 +395,25 @@ class Restatement:
     plan: RestatePlan
     source: SourceTable
     scope: Scope  #: The keys and times that it recomputes.
-    taken: Mapping[Known, int]  #: How many rows it takes out of quarantine, by what they are known.
-    state_is_current: bool  #: Whether the state is that of the source's rows already.
+    taken: Mapping[Known, int]  #: Number of rows that it takes out of quarantine, by their identity.
+    state_is_current: bool  #: Whether the state already reflects the source's rows.
     rows: TableRows  #: Reads the source.
     left_out: Mapping[str, Sequence[Stretch]]  #: As of :func:`.left_out`.
-    delivered_again: frozenset[str]  #: Files of a folder whose rows in quarantine are not theirs any more.
+    delivered_again: frozenset[str]  #: Files of a folder whose quarantined rows are of an earlier delivery.
 
     @classmethod
     def of(cls, runnable: Runnable, plan: RestatePlan, source: SourceTable, ledger: Ledger, progress: Progress) -> Restatement:
         """The restatement of ``plan``; finds the rows that the plan restates, if they can still be read."""
         if not isinstance(source, DeltaSource | FolderSource) or (plan.changed is not None and not isinstance(source, DeltaSource)):
             raise UnsupportedError(
-                f"source {source.path}: is no Delta table, of whose versions `windowmill restate` takes up what they changed, and no "
-                "folder of files, of which it takes --file, --late, --from and --to; compute it in a new sink instead, with a longer "
-                "lateness if rows came too late"
+                f"source {source.path}: `windowmill restate` takes up changed versions of a Delta table only, and of a folder of files "
+                "--file, --late, --from and --to; compute it in a new sink instead, with a longer lateness if rows came too late"
             )
         rows = table_rows(runnable.pipeline, replace(source, schema_json=plan.source_schema), progress)
         again = frozenset({*plan.files, *restated_files(ledger)})
         touched, taken = touched_rows(runnable, rows, plan, again)
         if plan.late and were_missed(ledger):
-            touched = None  # which keys rows missed windows of is not stored
+            touched = None  # the keys of rows that missed windows are not stored
         types = Columns.of(plan.source_schema).arrow
         uncounted = _uncounted(source, ledger, plan.to_version)
         current, (first, last) = not taken and uncounted == [], plan.changed or (0, -1)
@@ -453,12 +451,12 @@ class Restatement:
         # Texts of fixed length have been padded.
         kind = WrittenRows if unread else DeltaSource
         written = kind(place, source.table_id, source.version, without_mapping(source.schema_json))
-        # Rows of keys that are not touched may have numbers of the same commit, by an earlier restatement or a changed spec.
+        # Rows of other keys may have numbers in the same commit, from an earlier restatement or a changed spec.
         first_row = 0 if scope.touched is None else rows_numbered(self.runnable.places.state, plan.to_version)
         return written, Reading(files, len(files), first_row=first_row)
 
     def remove_rows(self) -> None:
-        """Remove what :meth:`write_rows` has written, and attempts that have died; in object storage another attempt may still run."""
+        """Remove the files of :meth:`write_rows`, and those of dead attempts; in object storage another attempt may still run."""
         place, attempt = self.runnable.places.restated, self.plan.attempt
         files, root = filesystem_of(place)
         alone, since = is_local(place), datetime.now(UTC) - _LONGEST
@@ -491,12 +489,12 @@ class Restatement:
         return replace(computed, emission=emission, changes=changes, counts=replace(computed.counts, windows=_windows(found))), restated
 
     def _seen(self, computed: ComputedBatch) -> int | None:
-        """The greatest event time with that of the rows that the versions changed, which may have inserted some."""
+        """The greatest event time of the batch and of the rows that the plan's versions inserted."""
         seen, touched, inserted = computed.emission.seen, self.scope.touched, computed.seen
         if touched is None or self.plan.changed is None:
             return seen
         is_filtered = self._pipeline.source is not None and self._pipeline.source.filter is not None
-        if not is_filtered or _filtering(self._pipeline, self.source) is not None:  # so those touched are without rows that it excludes
+        if not is_filtered or _filtering(self._pipeline, self.source) is not None:  # so no touched row is one that the filter excludes
             greatest = pc.max(touched.column(TIME)).as_py()
             if greatest is None or (seen is not None and greatest <= seen):
                 return seen
@@ -539,13 +537,13 @@ class Restatement:
         # Rows of windows that the spec has dropped stay.
         named = f"window IN ({', '.join(sql_text(window.name) for window in self._pipeline.windows)})"
         bounds: list[tuple[str, int | None]] = [] if self.scope.rebuilds else [(">", self.scope.begin)]
-        # Other windows are identified by trigger or start alone: the row that the sink has may end outside of the range.
+        # Other windows are identified by trigger or start alone: their row in the sink may end outside the range.
         if all(window.on_grid for window in self._pipeline.windows):
             bounds += [("<=", self.plan.range_to), (">", self.plan.range_from)]
         return " AND ".join([named, *(f"{end} {sign} {at}" for sign, at in bounds if at is not None)])
 
     def _restated(self, rows: pa.Table) -> pa.Table:
-        """Those of ``rows`` whose windows have been shown, on grids those that hold a touched row."""
+        """Those of ``rows`` whose windows have been shown; if they are on grids, only windows that hold a touched row."""
         ends, after = rows.column("window_end").cast(pa.int64()), self.plan.shown_after
         chosen = np.ones(len(rows), np.bool_) if after is None else pc.greater(ends, after).to_numpy()
         for name, first, last in ((name, *stretch) for name, stretches in self.left_out.items() for stretch in stretches):
@@ -563,7 +561,7 @@ class Restatement:
         return write_files(self.runnable.sink_path, rows.schema, [rows], batch=self.plan.batch, attempt=self.plan.attempt)
 
     def _quarantine(self, added: tuple[DataFile, ...]) -> Changes:
-        """Changes of the quarantine: rows that count from now on are removed, those that the batch has ``added`` come."""
+        """Changes of the quarantine: without rows that count from now on, and with those that the batch has ``added``."""
         place = self.runnable.places.quarantine
         rows, paths = remaining_quarantine(place, self.rows, read_as_of(self.plan), Counter(self.taken))
         kept = write_files(place, rows.schema, [rows], batch=self.plan.batch, attempt=self.plan.attempt)
@@ -594,7 +592,7 @@ def _holding(rows: pa.Table, touched: pa.Table, keys: tuple[str, ...]) -> np.nda
 
 
 def _windows(found: Corrections) -> dict[str, WindowRows]:
-    """Number of the rows to publish by window."""
+    """Number of rows to publish, and range of their ends, by window."""
     columns = [
         pa.table({"window": rows.column("window"), "end": rows.column("window_end").cast(pa.int64())})
         for rows in (found.changed, found.retracted)
@@ -606,10 +604,10 @@ def _windows(found: Corrections) -> dict[str, WindowRows]:
 def corrected(
     runnable: Runnable, ledger: Ledger, source: SourceTable, files: Sequence[str], after: int, ends: tuple[int | None, int | None]
 ) -> tuple[FolderSource, Sequence[str], int]:
-    """The source, the paths of ``files`` in it, and the last version that changed one; ``after`` is the last one that has been read."""
+    """The source, the paths of ``files`` in it, and the last version that changed one of them; ``after`` is the last version read."""
     if not isinstance(source, FolderSource):
         raise UnsupportedError(
-            f"pipeline {runnable.name}: --file names files of a folder, and the source {source.path} is none; `windowmill restate` by "
+            f"pipeline {runnable.name}: --file names files of a folder, but the source {source.path} is no folder; `windowmill restate` by "
             "--versions, or without options, takes up what versions of a table changed"
         )
     through, paths = after, list[str]()

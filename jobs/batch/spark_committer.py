@@ -57,7 +57,7 @@ class SparkCommitter:
     def commit(self, place: str, publication: Publication) -> None:
         """As :meth:`windowmill.checkpoints.committer.Committer.commit`."""
         changes = publication.changes
-        # Of a range Delta itself keeps the rows that stay.
+        # If a range is replaced, Delta itself keeps the other rows.
         rows = self._rows(place, changes, changes.adds if changes.replaces is not None else changes.files)
         metadata = json.dumps(dict(publication.note))
         writer = rows.write.format("delta").options(txnAppId=publication.app_id, txnVersion=publication.batch, userMetadata=metadata)

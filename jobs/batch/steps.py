@@ -1,10 +1,10 @@
 """Executes one batch: widens tables, then compute → validate → record → publish → compact.
 
-Where the source has wider columns than before, sink and state are first rewritten in the wider types, once. So whatever reads a table
-finds one type in it, whoever computes.
+If columns of the source have become wider, sink and state are first rewritten once in the wider types. So every reader finds one type per
+column, in all files of a table.
 
-Tasks write files into the folders of the tables. The record in the ledger, which names these files, is the commit point. A crash before it
-leaves files that nobody reads; after it only the tables' commits are missing, which the next run makes
+Tasks write files into the folders of the tables. The record in the ledger, which names these files, is the commit point. A crash before the
+record leaves files that nobody reads. A crash after it leaves tables without their commits, which the next run makes
 (:mod:`windowmill.checkpoints.protocol`).
 """
 
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 
 
 def widen_tables(job: Job, ledger: Ledger, progress: Progress) -> None:
-    """Give sink and state the types that the batch ``job`` needs, where they have narrower ones."""
+    """Widen the columns of sink and state that are too narrow for the batch ``job``."""
     last = ledger.newest_kept
     if last is None:
         return
@@ -88,7 +88,7 @@ def widen_tables(job: Job, ledger: Ledger, progress: Progress) -> None:
     if last.plan.source_schema != job.plan.source_schema:
         before = pipeline if pipeline.means(last.plan.definition, last.plan.meaning) else pipeline.meaning_as(last.plan.definition)
         stored.append((before, Columns.of(last.plan.source_schema).arrow))
-    if job.plan.changes_spec:  # it may use columns again that windows of earlier specs have left, narrower than the source's are since
+    if job.plan.changes_spec:  # its windows may reuse columns that an earlier spec left in narrower types
         stored.append((pipeline, types))
     for made_by, columns in stored:
         state = _StateWidening.of(job, made_by, columns)
@@ -117,17 +117,17 @@ def _widen_sink(job: Job, kinds: Mapping[str, pa.DataType]) -> None:
 
 @dataclass(frozen=True)
 class _StateWidening:
-    """What the state of ``job`` becomes."""
+    """Rewrites the state of ``job`` in wider types."""
 
     job: Job
     table: DeltaTable
-    stored: pa.Schema  #: The columns that it has.
-    kinds: Mapping[str, pa.DataType]  #: Types of columns that become wider, or take the place of others.
+    stored: pa.Schema  #: Its columns.
+    kinds: Mapping[str, pa.DataType]  #: New types of columns that are widened or replace others.
     partials: WiderPartials  #: How partials are converted.
 
     @classmethod
     def of(cls, job: Job, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Self:
-        """As batches of ``pipeline`` over columns of ``types`` have made it."""
+        """For a state that batches of ``pipeline`` have made from columns of ``types``."""
         table = newest(job.runnable.places.state)
         stored = pa.schema(table.schema().to_arrow())
         wide = {name: job.input.types.get(name, kind) for name, kind in types.items()}
@@ -170,7 +170,7 @@ def _rewrite(role: str, job: Job, table: DeltaTable, schema: DeltaSchema, rows: 
 def run_batch(
     runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None = None
 ) -> CommittedBatch | None:
-    """Execute ``plan``; null if its ``restatement`` changes nothing. Raises ``HeldError`` if it is recorded, and held."""
+    """Execute ``plan``; null if its ``restatement`` changes nothing. Raises ``HeldError`` if the batch is recorded as held."""
     batch: _Steps | None = None
     try:
         batch = _Steps(runnable, plan, ledger, progress, restatement)
@@ -207,7 +207,7 @@ class _Steps:
         #: Files that no record names yet, by role of their table.
         self.changes: dict[str, Changes] = {}
         self._begun = processor_seconds()
-        #: What the batch uses of Spark; null while it has not needed a session.
+        #: The batch's use of Spark; null until it needs a session.
         self.usage: Usage | None = None
         progress.on_step = None
         #: What computed the batch, as :attr:`.Outcome.compute`.
@@ -292,7 +292,7 @@ class _Steps:
         return computed
 
     def _computed_by_spark(self, *, in_a_task: bool) -> ComputedBatch:
-        closing.import_engine(self.pipeline)  # while a JVM that a cold run has begun is starting
+        closing.import_engine(self.pipeline)  # while the JVM of a cold run starts
         if self.job.input.plain is None and self.job.reading.files:
             with self.progress.step("conditions", "those that only Spark evaluates"):
                 self.job = replace(self.job, answers=answers_of(self.job.input, self.spark(), self.job.options))
@@ -327,7 +327,7 @@ class _Steps:
             quality = quality_changes(self.runnable, self.plan, verdict, "0", at)
             if quality is not None:
                 self.changes["quality"] = quality
-            # Where Spark's processes are not this one's own, the processor time is that of the client alone.
+            # On a cluster, Spark's processes do not belong to this one: its processor time is that of the client alone.
             client = "client_" if self.engine.get("engine") == "spark" and engine.names_a_cluster() else ""
             outcome = Outcome(
                 seen=computed.emission.seen,
@@ -385,7 +385,7 @@ class _Steps:
 
 
 def failed_locally(pipeline: Pipeline, batch: int, err: Exception) -> WindowmillError:
-    """As :func:`.refused_locally`, because of ``err``; where storage does not answer, which Spark asks, too, the error for that."""
+    """The error of :func:`.refused_locally` for ``err``; ``SourceError`` if storage is unavailable, for then Spark would fail, too."""
     cause = err.__cause__
     if cause is None or not is_unavailable(cause):
         return engine.refused_locally(pipeline, batch, str(err))
@@ -396,7 +396,7 @@ def failed_locally(pipeline: Pipeline, batch: int, err: Exception) -> Windowmill
 
 
 def processor_seconds() -> float:
-    """Processor time of this process and of its children and theirs: Spark's JVM and workers, if the session is of this process."""
+    """Processor time of this process and its descendants, which include Spark's JVM and workers if this process started them."""
     total = 0.0
     me = psutil.Process()
     for process in (me, *me.children(recursive=True)):

@@ -207,7 +207,7 @@ def _broken_by_spark(files: ResultFiles, suite: Sequence[Rule], session: SparkSe
 
 
 def _bare(rule: Rule) -> Mapping[str, Any]:
-    """The rule's arguments without a condition that names windows: what all rows keep, those of some windows keep."""
+    """The rule's arguments without a condition that names windows: if all rows meet it, so do those of some windows."""
     return {name: value for name, value in rule.arguments.items() if name != "row_condition" or windows_of(rule) is None}
 
 
@@ -226,7 +226,7 @@ def _shown_by(statistics: Sequence[Mapping[str, Any]], rule: Rule, schema: pa.Sc
         return False
     if rule.type == _NOT_NULL:
         return all(file["nullCount"].get(given["column"]) == 0 for file in statistics)
-    # A numeric bound on what is no number is for Great Expectations to refuse, even of a column of nothing but nulls.
+    # Great Expectations refuses a numeric bound on a column of another type, even if it has only nulls.
     kind = schema.field(given["column"]).type
     if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)):
         return False

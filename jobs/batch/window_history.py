@@ -30,7 +30,7 @@ def has_dropped_windows(pipeline: Pipeline, ledger: Ledger) -> bool:
 
 
 def left_out(pipeline: Pipeline, ledger: Ledger) -> Mapping[str, Sequence[Stretch]]:
-    """For each window that a changed spec added without its whole history, the ranges of ends of which the sink has no rows."""
+    """For each window that a changed spec added without its whole history, the ranges of window ends without rows in the sink."""
     found: dict[str, Sequence[Stretch]] = {}
     before: Mapping[str, _Meaning] | None = None
     for plan, windows in _windows_of(ledger):

@@ -259,8 +259,8 @@ class _RowCounts:
             return None
         if change.fate == "kept":
             return self.published.get(change.name, 0)
-        # As many keys, over as long a time, as the kept window on a grid of which most is known.
-        # Rows of windows that are not kept were published by other steps.
+        # Assume as many keys, over as long a time, as for the kept window on a grid with the most published rows. Rows of windows that are
+        # not kept were published by other steps.
         others = ((n, name) for name, n in self.published.items() if name in self.steps and name in self.kept)
         n, name = max(others, default=(0, ""))
         step = self.steps.get(change.name)

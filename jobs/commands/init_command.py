@@ -35,7 +35,7 @@ from windowmill.windowing.paths import within
 from windowmill.windowing.specfile import parse_pipeline
 
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
-#: Lengths of windows: name and length of one, and of a longer window that moves by it. The first of which the sample holds few is taken.
+#: Name and length of a window, and of a longer one that moves by it. The first pair with few windows in the sample is taken.
 _SIZES = (
     ("by_second", _SECOND, "rolling_minute", _MINUTE),
     ("by_minute", _MINUTE, "rolling_hour", _HOUR),

@@ -53,7 +53,7 @@ _RUNS = 200
 _TAIL = 0.001
 #: The range of values is widened by this share of its length on either side.
 _MARGIN = 0.5
-#: Windows have rules of their own where the range over all of them is longer than that of one by more than this factor.
+#: Windows get rules of their own if the range over all windows is longer than that of one by more than this factor.
 _MUCH = 2
 #: A column with more different values is no set of known ones.
 _MAX_KNOWN = 50

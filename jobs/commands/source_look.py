@@ -81,7 +81,7 @@ class Look:
     size_bytes: int
     #: What a commit of the sample is called.
     commit: str = "commits"
-    #: Columns that reading adds to those of the rows; and those of them that order rows of one time, each with values of its own.
+    #: Columns that reading adds to the rows; and those among them, with distinct values, that order rows of equal time.
     added: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
 
@@ -182,7 +182,7 @@ class MeasuredArrivals:
 
     first: int
     last: int
-    #: By how much rows were behind the greatest event time of the commits before theirs, at most; 0 if none was.
+    #: Greatest distance of a row behind the greatest event time of earlier commits; 0 if no row was behind.
     late: int
     #: That of all but one row in a thousand.
     disorder: int
@@ -272,7 +272,7 @@ def check_options(settings: Source, *, wanting: str | None = None) -> None:
 
 
 def arrived(table: SourceTable, *, held: bool = False) -> list[AddedFile]:
-    """Files in order of arrival, as far as it is known; with ``held``, those of the rows that the table still holds, where some changed.
+    """Files in order of arrival, as far as it is known; with ``held``, if rows changed, the files of rows that the table still holds.
 
     Commits that changed rows are left out: the rows of their files arrived earlier.
     """
@@ -391,7 +391,7 @@ def measured(pipeline: Pipeline, source: SourceTable) -> Measured | None:
 
 
 def _columns(pipeline: Pipeline, known: Mapping[str, pa.DataType]) -> list[str]:
-    """The columns of which results are made: times, keys, and arguments of aggregates."""
+    """The columns from which results are computed: times, keys, and arguments of aggregates."""
     named = [pipeline.time.column, pipeline.time.end or pipeline.time.column, *pipeline.keys]
     named += [name for aggregate in pipeline.aggregates.values() for name in aggregate.columns]
     return [name for name in dict.fromkeys(named) if name in known]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.verify.check import ComparedRow
     from windowmill.windowing.spec import Pipeline
 
-#: Rows that differ, of which the text shows each with its query.
+#: Greatest number of differing rows that the text shows, each with its query.
 _SHOWN = 5
 
 

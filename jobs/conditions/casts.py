@@ -86,7 +86,7 @@ def day_of_text(text: str) -> int:
 def instant_of_text(text: str, *, zoned: bool) -> int:
     """Microseconds since 1970 of a text without spaces around it; raises ``ValueError`` for one that is no instant.
 
-    A time of day alone is none: its date would be that of the clock. Without ``zoned`` a zone in the text does not count.
+    A time of day is no instant: its date would be that of the clock. Without ``zoned`` a zone in the text does not count.
     """
     found = _INSTANT_TEXT.fullmatch(text)
     if found is None:
@@ -213,7 +213,7 @@ def cast(value: Value, kind: pa.DataType) -> Value:
 
 
 def try_cast(value: Value, kind: pa.DataType) -> Value:
-    """As :func:`cast`, with null in the place of its own failures."""
+    """As :func:`cast`, with null instead of failures of the cast."""
     return cast(value, kind) if value.kind in (NULL, kind) else Value(_as_kind(value, kind).array, value.failed)
 
 

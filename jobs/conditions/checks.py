@@ -342,7 +342,7 @@ def _is_constant(node: exp.Expr) -> bool:
 
 
 def _in_constant(node: exp.Expr) -> bool:
-    """Whether a greater text is computed of the constant ``node`` from constants alone: that is what counts."""
+    """Whether ``node`` is part of a larger constant text: then only the larger one counts."""
     parent = node.parent
     while isinstance(parent, exp.Paren):
         parent = parent.parent

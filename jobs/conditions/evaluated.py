@@ -87,7 +87,7 @@ def _wider_decimal(one: pa.DataType, other: pa.DataType) -> pa.DataType:
 
 
 def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type of two of which none is a text or null, and that differ."""
+    """The common type of two different types, neither of which is text or null."""
     if is_number(one) and is_number(other):
         if one in _WIDTHS and other in _WIDTHS:
             widest = max(one, other, key=_WIDTHS.index)
@@ -102,7 +102,7 @@ def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type to which Spark casts values of two types that are compared or of which one is chosen; null if it refuses them."""
+    """The type to which Spark casts two types to compare them, or to choose between their values; null if it refuses them."""
     if other in (one, NULL):
         return one
     if one == NULL:
@@ -208,7 +208,7 @@ def at(failed: Mask | None, rows: Mask) -> Mask | None:
 
 
 def in_order(values: Sequence[Value], n: int) -> tuple[Mask, Mask | None]:
-    """Where all ``values`` are known, and where one fails that is evaluated: after a null Spark evaluates no further operand."""
+    """Masks: all ``values`` are known; an evaluated one fails. After a null Spark evaluates no further operand."""
     known, failed = np.ones(n, np.bool_), None
     for value in values:
         failed = either(failed, at(value.failed, known))
@@ -254,7 +254,7 @@ def chosen(conditions: Sequence[Mask], values: Sequence[Value], kind: pa.DataTyp
 
 
 def by_value(array: pa.Array, function: Callable[[Any], Any], kind: pa.DataType) -> tuple[pa.Array, Mask | None]:
-    """``function`` of each different value in Python; a row fails where it raises ``ValueError``. Of times it takes and gives numbers."""
+    """``function`` of each different value in Python; a row fails where it raises ``ValueError``. It takes and gives times as numbers."""
     coded = array.view(_in_numbers(array.type)).dictionary_encode()
     found: list[Any] = []
     bad: list[bool] = []

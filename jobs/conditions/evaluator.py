@@ -268,7 +268,7 @@ def _choice(own: Evaluator, node: exp.If | exp.Case) -> Value:
     return choice(tests, [*(own.value(branch.args["true"]) for branch in branches), otherwise])
 
 
-#: Calls, and what is written otherwise but is one: the function's name and its arguments.
+#: Function name and arguments of calls, and of other syntax that is a call.
 _CALLS: Mapping[type, Callable[[Any], tuple[str, Sequence[exp.Expr | None]]]] = {
     exp.Anonymous: lambda node: (str(node.this).lower(), node.expressions),
     exp.DPipe: lambda node: ("concat", [node.left, node.right]),
@@ -304,7 +304,7 @@ def _field_of(value: Value, name: str) -> Value:
 
 
 def _first_equal(lists: pa.Array, items: pa.Array, wanted: pa.Array) -> tuple[npt.NDArray[Any], Mask]:
-    """Of each list the first place whose item equals the ``wanted`` one, −1 if none does; and whether a comparison in it is null.
+    """For each list, the first index whose item equals the ``wanted`` one, −1 if none does; and whether a comparison is null.
 
     ``items`` are the values of the lists, or the keys of maps.
     """

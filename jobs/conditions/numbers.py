@@ -153,7 +153,7 @@ def arithmetic(sign: str, left: Value, right: Value) -> Value:
 
 
 def _number(value: Value, what: str) -> Value:
-    """An operand of ``what`` that is a number, or of which Spark makes one."""
+    """An operand of ``what`` that is a number, or that Spark casts to one."""
     value = cast(value, DOUBLE) if value.kind in (TEXT, NULL) else value
     if not is_number(value.kind):
         raise outside(what, value.kind)
@@ -185,7 +185,7 @@ def absolute(value: Value) -> Value:
 
 
 def _turned(value: Decimal, kind: pa.DataType) -> Decimal:
-    """A decimal with the other sign, of which Spark keeps 34 digits."""
+    """A decimal with the other sign; Spark keeps 34 of its digits."""
     return fitting(_NEGATED.minus(value), kind)
 
 
@@ -501,7 +501,7 @@ def choice(tests: Sequence[Value], values: Sequence[Value]) -> Value:
 
 
 def is_null(value: Value) -> Value:
-    """Whether a value is null; where it fails, so does the answer."""
+    """Whether a value is null; where the value fails, the result fails, too."""
     return Value(without(pc.is_null(value.array), value.failed), value.failed)
 
 

@@ -112,14 +112,14 @@ _PARTS = {name: name for name in ("year", "quarter", "month", "day", "dayofweek"
 
 
 def date(value: Value) -> Value:
-    """An argument that is a date, or of which Spark makes one."""
+    """An argument that is a date, or that Spark casts to one."""
     if not (is_time(value.kind) or value.kind in (TEXT, NULL)):
         raise outside("a date", value.kind)
     return cast(value, DATE)
 
 
 def instant(value: Value) -> Value:
-    """An argument that is an instant, or of which Spark makes one."""
+    """An argument that is an instant, or that Spark casts to one."""
     if value.kind == LOCAL_TIME:
         return value
     if not (is_time(value.kind) or value.kind in (TEXT, NULL)):
@@ -368,7 +368,7 @@ def _by_interval(left: Value, right: Value, direction: int) -> Value:
 
 _PATTERN = re.compile(r"([A-Za-z])\1*|'(?:[^']|'')*'|[^A-Za-z'#{}\[\]]")
 _FORMAT_INSTEAD = "parts such as yyyy, MM, dd, HH, mm, ss, SSS or a"
-#: Parts of formats of which texts are read here; other formats are read as :mod:`windowmill.jobs.instants` does, in the years 1 to 9999.
+#: Parts of formats by which this module reads texts; :mod:`windowmill.jobs.instants` reads other formats, in the years 1 to 9999.
 _FIELDS = {
     "yyyy": r"(?P<yyyy>[0-9]{4}|\+[0-9]{5,9}|-[0-9]{4,9})",
     "SSS": "(?P<SSS>[0-9]{1,3})",

@@ -1,7 +1,7 @@
-"""The interface of a part (what it reads, which state it wants, how it computes a batch), and the base of parts of whole keys.
+"""The interface of a part (what it reads, which state it wants, how it computes a batch), and the base of parts that advance keys.
 
-Parts of whole keys are sessions, positions and live rows. They differ in what they store of a key and in how they advance it. How the new
-rows of a key meet its stored ones is the same for all: in this process both are tables, and on Spark one shuffle brings them together
+Sessions, positions and live rows are advanced key by key. They differ in what they store of a key and in how they advance it. All of them
+join new and stored rows of a key as follows: in this process both are tables, and on Spark one shuffle brings them together
 (:mod:`windowmill.jobs.schedulers.exchange`).
 """
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
 New = TypeVar("New")
-#: Number of rows that this process advances together. More are divided by key into shares, so that the memory of one serves the next.
+#: Number of rows that this process advances together. More are divided by key into shares, so that each reuses the memory of the last.
 SHARE_ROWS = 1 << 17
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """New rows as ``work`` maps them, and restored ones, of a part in this process; either may be null."""
+    """New rows, for ``work`` to map, and restored rows of a part in this process; either may be null."""
 
     work: MapReduce
     rows: pa.Table | None
@@ -134,13 +134,13 @@ class MapReduce(Protocol):
 
     @property
     def most_readers(self) -> int:
-        """How many tasks may each read all rows for their share of the keys, if that is more than one for each core."""
+        """Greatest number of tasks that each read all rows for their share of the keys; one per core is always allowed."""
 
     def are_few(self, n_rows: int) -> bool:
         """Whether one task should read and reduce ``n_rows`` new rows."""
 
     def judged(self, rows: pa.Table) -> pa.Table:
-        """What map takes of ``rows``, as of :func:`.lateness.with_arrival`: the usable ones, judged by the watermark at their arrival."""
+        """The usable ones of ``rows``, as :func:`.lateness.with_arrival` returns them, judged by the watermark at their arrival."""
 
     def map(self, rows: Iterable[pa.Table], share: Share | None) -> Iterator[Lifted]:
         """Map judged ``rows`` in order of arrival; only those of a ``share`` of the keys, if given."""
@@ -155,9 +155,9 @@ class Part(ABC):
     name: ClassVar[StateLayout]  #: State layout of these windows.
     schema: pa.Schema  #: Columns of its state rows.
     reading: RowColumns  #: The columns that it reads of a new row.
-    #: The grids of its windows if all are on grids: then a row's time alone decides whether it is too late. Else empty.
+    #: The grids of its windows if all are on grids, so that a row's time alone decides whether it is too late; else empty.
     grids: Sequence[WindowGrid] = ()
-    spans: tuple[str, ...] = ()  #: Columns of which at least one has a value in each row of spans; empty if the part stores no spans.
+    spans: tuple[str, ...] = ()  #: Columns of spans, one of which has a value in each row of spans; empty if none are stored.
     #: Whether late rows of a backfill may have counted in windows that end after its range.
     may_emit_past_range = True
     #: Whether revisions need the watermark at the arrival of every row, not only of late ones.
@@ -195,7 +195,7 @@ class BatchSurvey(Generic[New]):
     new: New | None  #: New rows; null if the batch has none.
     rows_read: int
     emission: Emission  #: The windows that become complete.
-    seen: int | None = None  #: Greatest event time of all rows read so far; null for none.
+    seen: int | None = None  #: Greatest event time of all rows read so far; null if none were.
 
 
 def columns_read(*stages: RowColumns) -> list[str]:
@@ -207,7 +207,7 @@ def conditions_read(*stages: RowColumns) -> list[str]:
 
 
 def emits_within_range_only(batch: Input, parts: Sequence[Part]) -> bool:
-    """Whether a backfill emits no windows that end after its range; it has to emit them where late rows may have counted in them."""
+    """Whether a backfill emits no windows that end after its range; it has to if late rows may have counted in them."""
     return batch.pipeline.time.watermark != "max_event_time" or not any(part.may_emit_past_range for part in parts)
 
 
@@ -265,7 +265,7 @@ class KeyedPart(Part):
         return self.keyed(emission)
 
     def judged(self, new: NewRows | None) -> pa.Table:
-        """The usable rows, with the columns ``rows``; none for null."""
+        """The usable rows of ``new``, with the columns ``rows``; an empty table for null."""
         if new is None:
             return self.rows.empty_table()
         if self.batch.is_limited:

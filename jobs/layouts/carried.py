@@ -45,7 +45,7 @@ class NotStoredError(Exception):
 
 @dataclass(frozen=True)
 class CarriedPart:
-    """A part of the changed pipeline, and the part ``before`` of whose stored rows its own are made."""
+    """A part of the changed pipeline, and the part ``before``, from whose stored rows its own are made."""
 
     part: Part
     before: Part
@@ -56,8 +56,8 @@ class CarriedPart:
 def carried_parts(parts: Sequence[Part], before: Sequence[Part], changed: Collection[str], fills: Collection[str]) -> list[CarriedPart]:
     """How each of ``parts`` continues from the stored rows of those ``before``.
 
-    ``changed``: names of windows that are new, or do not mean what they meant. ``fills``: names of windows of which rows that have ended
-    are to be published. Raises ``NotStoredError`` if the state does not hold what one of them needs.
+    ``changed``: names of windows that are new, or do not mean what they meant. ``fills``: names of windows whose ended windows are to be
+    published. Raises ``NotStoredError`` if the state does not hold what one of them needs.
     """
     return [_carried(part, {each.name: each for each in before}.get(part.name), changed, fills) for part in parts]
 
@@ -83,7 +83,7 @@ def _nothing_of(window: str, part: Part) -> NotStoredError:
 
 
 def _columns(part: Part, before: Part) -> dict[str, str]:
-    """For each column of the stored rows of ``part`` that of the rows of ``before`` which holds the same."""
+    """For each column of stored rows of ``part``, the column of rows of ``before`` with the same content."""
     own, theirs = (
         each.schema.remove(each.schema.get_field_index(SUM)) if SUM in each.schema.names else each.schema for each in (part, before)
     )
@@ -145,7 +145,7 @@ def carry(
 
 
 def _own(each: CarriedPart, rows: pa.Table) -> pa.Table:
-    """Those of the stored ``rows`` that are of the part; of slices that are cut again those that are no nodes."""
+    """The stored ``rows`` of the part; without nodes if slices are cut again."""
     names, layout = rows.column_names, each.part.name
     if layout == "slices":
         wanted = reduce(or_, (pc.field(name).is_valid() for name in (SLICE, *each.before.spans)))
@@ -156,7 +156,7 @@ def _own(each: CarriedPart, rows: pa.Table) -> pa.Table:
     elif layout == "positions":
         wanted = pc.field(SEQUENCE).is_valid()
     else:
-        wanted = own_entries(beside_positions=SEQUENCE in names).expression
+        wanted = own_entries(with_positions=SEQUENCE in names).expression
     return rows.filter(wanted)
 
 

@@ -86,7 +86,7 @@ class Input:
     builds_state: bool = False  #: Whether later batches continue from this batch's state.
     ended: bool = False  #: Whether the input ends with this batch, so that all windows are complete.
     commits: tuple[int, ...] = ()  #: For each file, the number of its commit, ascending; empty if the input has no files.
-    first_row: int = 0  #: The place of the first row among those of its commit; the state has others before it.
+    first_row: int = 0  #: The place of the first row among those of its commit; the state has rows at the places before.
     snapshot_files: int = 0  #: Number of leading files whose rows count as arrived in order of event time.
     #: For each file, the instant through which windows were closed when its rows arrived, by asserted intervals; null if rows move the
     #: watermark.
@@ -95,7 +95,7 @@ class Input:
     size_bytes: int | None = None  #: Size of the rows' files; null if unknown.
     latest: int | None = None  #: Greatest accepted event time; null for no bound.
     check: RowCheck | None = None  #: Verifies rows of the state; null if there is no state.
-    kept_gaps: tuple[int, ...] = ()  #: Gaps of the sessions of which the stored state stays, so that the batch writes none of theirs.
+    kept_gaps: tuple[int, ...] = ()  #: Gaps of the sessions whose stored state stays: the batch writes no state of theirs.
     has_unread: bool = False  #: Whether rows come with the column ``UNREAD``.
     reads_state: bool = True  #: Whether the batch may read state; a backfill, and a batch that replaces the state, read only the source.
     #: Whether the batch recomputes windows that earlier ones have emitted, as a backfill of a running pipeline does.
@@ -135,7 +135,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceInput(Input):
-    """As :class:`Input`, of rows that Spark can read: ``columns`` are those of the source."""
+    """As :class:`Input`, for rows that Spark can read; ``columns`` are those of the source."""
 
     columns: Columns
     types: Mapping[str, pa.DataType] = field(init=False)
@@ -146,7 +146,7 @@ class SourceInput(Input):
 
 @dataclass(frozen=True, kw_only=True)
 class TableInput(SourceInput):
-    """The rows that a plan reads from the source table, by ``plain`` in this process; that is null if Spark reads them."""
+    """The rows that a plan reads from the source table; ``plain`` reads them in this process, and is null if Spark reads them."""
 
     check: RowCheck
     runnable: Runnable
@@ -212,7 +212,7 @@ class TableInput(SourceInput):
 
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:
-    """For each file, the instant through which windows were closed when its rows arrived; if they are reread, when they first arrived."""
+    """For each file, the instant through which windows were closed when its rows arrived, for the first time if they are reread."""
     if plan.found_closed is None:
         return (AXIS_BEGIN if plan.emitted is None else plan.emitted,) * len(reading.files)
     if not plan.found_closed:

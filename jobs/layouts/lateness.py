@@ -82,7 +82,7 @@ def seen_after(rows: pa.Table, seen: int | None) -> int | None:
 
 
 def arrived(rows: pa.Table, batch: Input) -> pa.Table:
-    """Add numbers and the watermark at arrival to rows in order of arrival, unless they have both, being only some that arrived; O(n)."""
+    """Add numbers and the watermark at arrival to all rows in order of arrival; some of the rows alone must have both. O(n)."""
     if WATERMARK_OF in rows.column_names:
         return rows
     files, times = rows.column(FILE).to_numpy(), pc.fill_null(usable_times(rows), BEFORE).to_numpy()
@@ -105,7 +105,7 @@ def watermarks_at_arrival(files: Ints, commits: Ints, highs: Ints, batch: Input)
     order of event time; or that of the interval's end, if the orchestrator guarantees intervals.
 
     ``files``, ``commits``: the index of each group's file, and the number of its commit; ascending. ``highs``: the greatest event time of
-    each group; ``BEFORE`` for none.
+    each group; ``BEFORE`` if it has none.
     """
     if batch.closed_by_file is not None:
         return np.asarray(np.array(batch.closed_by_file, np.int64)[files] + batch.rule.lateness)
@@ -139,7 +139,7 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
     Where late rows bring revisions, ``_closed`` is null if no window that contains the row had been shown at its arrival. Otherwise it is
     the watermark then, and ``_arrival`` is the number of the row's commit. ``_order`` is that number of every row.
 
-    ``rows``: rows as of :func:`with_arrival`; the result is without those columns.
+    ``rows``: rows from :func:`with_arrival`; the result lacks the columns that it added.
     """
     watermark = pc.fill_null(rows.column(WATERMARK_OF), AXIS_BEGIN).to_numpy()
     closed = watermark - rule.lateness  # never past the watermark, so only rows behind the watermark can be late for a window
@@ -200,7 +200,7 @@ def usable(rows: pa.Table) -> pa.Table:
 
 
 def to_lift(rows: pa.Table) -> pa.Table:
-    """The usable ``rows`` and, so that they are counted, those that came too late; without the columns of reasons and places."""
+    """The usable ``rows`` and those that came too late, which are to be counted; without the columns of reasons and places."""
     chosen = pc.is_null(rows.column(REASON))
     if REFUSED in rows.column_names:
         chosen = pc.or_(chosen, rows.column(REFUSED))

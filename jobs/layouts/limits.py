@@ -17,7 +17,7 @@ from windowmill.windowing.kernels.layout import Layout
 #: Limits on the new files: bytes, and rows by the source's log. 360,000 rows in calendar windows took this process 1.0 s of processor time,
 #: and a warm Spark of two cores 6.5 s; 552,000 rows in sessions or a day's windows took 0.6 to 0.8 s, and Spark 4.4 to 5.1 s.
 MAX_BYTES, MAX_ROWS = 64 << 20, 1_000_000
-#: Rows of which this process reads the event times where tasks read the rest: 15 ns a row.
+#: Greatest number of rows whose event times this process reads if tasks read the rest: 15 ns a row.
 MAX_ROWS_SURVEYED_HERE = 20_000_000
 #: Limit on the new files, each of which is opened and examined before it is read.
 MAX_FILES = 256
@@ -62,7 +62,7 @@ class OnlySparkError(TooLargeError):
 
 
 def too_many(n: int, what: str, most: int) -> TooLargeError:
-    """The error for ``n`` items of a kind of which one process takes at most ``most``."""
+    """The error for ``n`` items of a kind, if one process takes at most ``most``."""
     return TooLargeError(f"{n:,} {what}, and one process takes at most {most:,}")
 
 
@@ -119,7 +119,7 @@ def are_few_files(files: Sequence[AddedFile]) -> bool:
 
 
 def state_beyond(path: str) -> TooLargeError:
-    """The error for state at ``path`` of which a batch needs more than :func:`state_read` allows."""
+    """The error for a batch that needs more of the state at ``path`` than :func:`state_read` allows."""
     most = f"{MAX_STATE_BYTES >> 20} MB or {MAX_STATE_ROWS:,} rows"
     return TooLargeError(
         f"the batch needs more of the state {path} than the {most} that one process reads; `windowmill maintain` compacts it, "

@@ -33,7 +33,7 @@ class LiveRowReading:
 
     @classmethod
     def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType], log: StateLog) -> Self:
-        """Of windows of ``pipeline`` over a source with columns of ``types``."""
+        """For windows of ``pipeline`` over a source with columns of ``types``."""
         columns = [name for name, _ in log.columns_of_fresh()]
         own = [(name, pa.int64()) for name in (NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF)]
         own += [(name, types[name]) for name in dict.fromkeys(columns)]

@@ -119,7 +119,7 @@ class RowWriter(ABC):
 
 
 def combine_counts(parts: Sequence[Part], done: Sequence[Output], refused: int) -> Output:
-    """The output of all ``parts``, of which each has ``done`` one; ``refused`` is the number of new rows that all of them refused."""
+    """The output of all ``parts``, each of which has ``done`` one; ``refused`` is the number of new rows that all of them refused."""
     every = sum(done, Output())
     # Parts on grids do not report refused rows; any other part refuses exactly the rows that it does not count.
     decisive = next((each for part, each in zip(parts, done, strict=True) if not part.grids), None)

@@ -105,7 +105,7 @@ class SlicePart(Part):
         return Loaded(work, None if rows is None else lateness.to_lift(rows), stored)
 
     def map_reduce(self, emission: Emission, *, has_late: bool) -> SliceMapReduce:
-        # Rows that are late for some window need the marks that only slices have.
+        # Rows that are late for a window need marks, which only slices have.
         if self.batch.is_bounded and self._slices.intervals and not has_late:
             return EventMapReduce(self._window_stage(emission), self.grids, None, self.batch.pipeline)
         return SliceMapReduce(self._window_stage(emission), self.grids, self.batch.rule if has_late else None)
@@ -126,7 +126,7 @@ class SlicePart(Part):
 
 @dataclass(frozen=True)
 class SliceMapReduce:
-    """Map lifts rows into slices, which are fewer; reduce makes windows on ``grids`` of them. ``rule`` is null if no row is late."""
+    """Map lifts rows into slices, which are fewer; reduce combines these into windows on ``grids``. ``rule`` is null if no row is late."""
 
     stage: WindowStage
     grids: Sequence[WindowGrid]
@@ -175,7 +175,7 @@ class SliceMapReduce:
 
 @dataclass(frozen=True)
 class EventMapReduce(SliceMapReduce):
-    """As :class:`SliceMapReduce`, of a bounded input of interval events, of which no state needs slices: map leaves rows as they are."""
+    """As :class:`SliceMapReduce`, for a bounded input of interval events: no state needs slices, so map leaves rows as they are."""
 
     pipeline: Pipeline
 
@@ -233,7 +233,7 @@ def _check_fits(rows: pa.Table | None, stored: pa.Table | None, stage: WindowSta
 
 
 def _most_with_rows(rows: pa.Table | None, stored: pa.Table | None, stage: WindowStage) -> float:
-    """Upper bound on windows that have rows; infinite with empty windows shown, nodes, or interval events, which may be in many."""
+    """Upper bound on windows with rows; infinite if empty windows are shown, or for nodes and interval events, which may be in many."""
     own = stage.slices
     if own.known or own.intervals is not None or stage.nodes is not None:
         return inf
@@ -263,7 +263,7 @@ def _n_partials(rows: pa.Table, stage: SliceStage) -> int:
 
 
 def _revised(rows: pa.Table, revising: Revising, stage: WindowStage) -> int:
-    """Upper bound on the number of revisions that judged ``rows`` bring."""
+    """Upper bound on the number of revisions that judged ``rows`` cause."""
     if ARRIVAL not in rows.column_names:
         return 0
     late = rows.filter(pc.and_(pc.is_valid(rows.column(ARRIVAL)), pc.is_null(rows.column(REASON))))

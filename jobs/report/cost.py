@@ -37,7 +37,7 @@ def figures_of(batch: Batch) -> dict[str, Any]:
     """What a batch has cost: seconds, processor seconds and bytes; null where its record does not say."""
     used = {"bytes_written": bytes_of(batch)} | batch.outcome.used
     in_bytes = {name: None if (size := used.get(name)) is None else int(size) for name in ("bytes_read", "bytes_written", "state_bytes")}
-    # Of a batch that a Connect server or a cluster computed only the client's processor time is known.
+    # If a Connect server or a cluster computed the batch, only the client's processor time is known.
     processor = {name: used.get(name) for name in ("processor_seconds", "client_processor_seconds")}
     return {"seconds": round(seconds_of(batch), 3), **processor, **in_bytes}
 
@@ -97,7 +97,7 @@ class Month:
     #: Number of runs a month, and where it comes from.
     runs: float
     basis: str
-    #: Of all these runs together; processor time is null if none of the latest batches recorded it.
+    #: Totals over all these runs; processor time is null if none of the latest batches recorded it.
     seconds: float
     processor_seconds: float | None
     #: Cost of ``seconds`` at the price of an hour; null without a price.

@@ -126,7 +126,7 @@ class Worst:
 
 @dataclass(frozen=True, slots=True)
 class WindowCurves:
-    """The curves of one window; ``rows`` and ``keys`` count those that are not drawn, too, more than 100,000 keys to a few percent."""
+    """The curves of one window; ``rows`` and ``keys`` include those not drawn. Numbers of more than 100,000 keys are estimates."""
 
     name: str
     about: str
@@ -204,7 +204,7 @@ def read_curves(pipeline: Pipeline, table: DeltaTable, choice: ChartSelection | 
     nearly = {
         name: rows[name].figures(extents[name].keys, near) if near > extents[name].low else figures[name] for name, near in nears.items()
     }
-    # Where keys come and go, those that matter on the whole have no row in the stretch that is shown first.
+    # If keys come and go, the keys that matter over the whole range may have no row in the stretch that is shown first.
     keys = choose_keys([*nearly.values(), *figures.values()], KEYS_SHOWN)
     lines = len(drawn) * len(shown)
     detailed = min(len(keys), _KEYS_DETAILED)
@@ -227,7 +227,7 @@ def _extents(pipeline: Pipeline, table: DeltaTable, choice: ChartSelection) -> d
 
 
 def _near(pipeline: Pipeline, extent: _Extent, window: str) -> int:
-    """Where the stretch begins that the page shows first: a part of the window's extent, or the whole."""
+    """Begin of the stretch that the page shows first: a part of the window's extent, or all of it."""
     _, size, step = _grid(pipeline, window)
     span = extent.high - extent.low
     pace = step or max(span * extent.keys // max(extent.rows, 1), 1)
@@ -289,7 +289,7 @@ def _grid(pipeline: Pipeline, name: str) -> tuple[str, int | None, int | None]:
 
 
 def choose_keys(windows: Iterable[Sequence[KeyFigures]], most: int) -> list[Key]:
-    """The keys that matter: of each window in turn, those of the greatest volume, the highest value and the greatest change."""
+    """The keys that matter: from each window in turn, the keys with the greatest volume, the highest value and the greatest change."""
     rankings = []
     for figures in windows:
         rankings.append(sorted(figures, key=lambda key: -key.volume))
@@ -325,9 +325,9 @@ def worst_values(pipeline: Pipeline, aggregates: Sequence[str], figures: Sequenc
     return [*(worst for _, worst in sorted(broken, key=lambda each: each[0])), *others][:_WORST_SHOWN]
 
 
-#: Decimal digits to which values are rounded that are no integers.
+#: Decimal digits to which values other than integers are rounded.
 _DIGITS = 6
-#: Greatest integer of which a double holds every smaller one.
+#: A double holds every integer up to this one.
 _EXACT = 2.0**53
 
 
@@ -376,7 +376,7 @@ def _window(window: WindowCurves, keys: Sequence[Key], aggregates: Sequence[str]
 
 
 def _ranks(figures: Sequence[KeyFigures], keys: Sequence[Key]) -> list[list[Any] | None]:
-    """By key its volume, and by aggregate its highest value and change; null for a key without figures."""
+    """For each key, its volume, and its highest value and change of each aggregate; null for a key without figures."""
     ranks = {}
     for found in figures:
         shown = [None if figure is None else [rounded(figure.high), rounded(figure.change)] for figure in found.figures]

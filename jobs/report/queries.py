@@ -1,7 +1,6 @@
-"""Queries Delta tables for the report through DataFusion; no JVM. Answers stay small whatever the table's size.
+"""Queries Delta tables for the report through DataFusion; no JVM. The size of answers does not depend on the table's.
 
-Of the results of a window these are figures of each key, and lines thinned to a number of points: of each stretch of time the extremes,
-which are actual rows.
+For a window they are figures of each key, and lines thinned to a number of points: the extreme rows of each stretch of time.
 """
 
 from __future__ import annotations

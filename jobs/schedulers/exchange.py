@@ -3,9 +3,9 @@
 Map's output crosses the shuffle in *blocks*, Arrow record batches of one partition each, which Spark copies whole. Where few tasks run at a
 time, it is cheaper if each task reads all rows and keeps those of its own keys. Each task restores the stored rows of its keys itself.
 
-A task writes files whose names no other attempt at it uses. The driver receives their entries and counts, never rows. Spark takes the
-output of one attempt at each task, so the files of the others are never named by a commit: a failing task removes its own, ``windowmill
-maintain`` those of killed ones.
+Each attempt at a task writes files with names of its own. The driver receives their entries and counts, never rows. Spark uses the output
+of one attempt at each task, so no commit names the files of the others. A failing task removes its files; ``windowmill maintain`` removes
+those of killed tasks.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _PARTITION, _BUCKET, _RANK, _ROWS, _COUNTS = "partition", "bucket", "rank", "row
 _BLOCK = pa.schema(
     [(_PARTITION, pa.int32()), (_BUCKET, pa.int32()), (_RANK, pa.int64()), (_ROWS, pa.binary()), (_COUNTS, pa.list_(pa.int64()))]
 )
-#: Size of a block. Spark sends a worker as many as 10,000 values at once, however long, but not 2 GiB.
+#: Size of a block in bytes. Spark sends a worker up to 10,000 values at once, whatever their length, but cannot send 2 GiB.
 _BLOCK_BYTES = 100_000
-#: Least number of buckets of all partitions, and the bytes of whole buckets that a task reduces together.
+#: Least number of buckets in all partitions, and the size in bytes at which a task reduces the whole buckets that it has received.
 _BUCKETS, _GROUP_BYTES = 64, 1 << 26
-#: Input of a reduce: map's output for some keys in order of arrival, and the share of the keys that these are.
+#: Input of a reduce: map's output for some keys in order of arrival, and the share that these keys form.
 Group = tuple[Sequence[Lifted], Share]
 #: Makes groups of the batches that a worker receives; none if it receives nothing.
 GroupsOf = Callable[[Iterator[pa.RecordBatch]], Iterator[Group]]
@@ -86,7 +86,7 @@ def shuffle_partitions(batch: Input, spark: SparkSession) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The folder of a table, the columns of its files, those by which the rows of a file are sorted, and the key columns of the state."""
+    """The folder and file schema of a table, the ``order`` in which the rows of a file are sorted, and the ``keys`` of a state table."""
 
     table: str
     schema: pa.Schema
@@ -107,7 +107,7 @@ class Targets:
 
 
 class OutputWriter(RowWriter, ExitStack):
-    """Writes the rows of one task: a context manager; after an error nothing that it wrote is left."""
+    """A context manager that writes the rows of one task; after an error it removes all that it wrote."""
 
     def __init__(self, targets: Targets) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class OutputWriter(RowWriter, ExitStack):
     def output(self) -> Output:
         """Finish all files; returns their entries, and the counts of result rows and of quarantined ones."""
         files = {role: writer.close() for role, writer in self._open.items()}
-        # All Python workers of an executor are children of one daemon, whose number names it.
+        # The Python workers of an executor are children of one daemon, whose process id names the executor.
         process = os.getpid() if TaskContext.get() is None else os.getppid()
         return Output(files, self.counts, executors=frozenset({f"{socket.gethostname()}:{process}"}))
 
@@ -159,7 +159,7 @@ def task_number() -> int:
 
 
 def output_of(worked: DataFrame) -> Output:
-    """Run ``worked``, whose tasks return an :class:`Output` each; their sum."""
+    """Run ``worked``, whose tasks return an :class:`Output` each; returns the sum."""
     return sum(collect_results(worked), Output())
 
 
@@ -173,7 +173,7 @@ def read_files(table: str, files: Iterable[DataFile], columns: Sequence[str] | N
 
 @dataclass(frozen=True)
 class RowsOfFiles:
-    """New rows in files; ``tables`` gives the judged rows of the task of a number, in order of arrival; it runs in an executor."""
+    """New rows in files; ``tables``, run in an executor, returns the judged rows of the task with a number, in order of arrival."""
 
     tasks: Tasks
     tables: Callable[[int], Iterable[pa.Table]]
@@ -181,7 +181,7 @@ class RowsOfFiles:
 
 @dataclass(frozen=True)
 class RowsOfFrame:
-    """About ``n_rows`` new rows that Spark reads; ``tables`` judges those that a worker receives; it runs in an executor."""
+    """About ``n_rows`` new rows that Spark reads; ``tables``, run in an executor, judges the rows that a worker receives."""
 
     frame: DataFrame
     tables: Callable[[Iterator[pa.RecordBatch]], Iterable[pa.Table]]
@@ -190,7 +190,7 @@ class RowsOfFrame:
 
 @dataclass(frozen=True)
 class StoredRows:
-    """The ``wanted`` rows of ``state`` that each task restores for its keys, at most ``n_rows``, 0 if its log does not say; picklable."""
+    """The ``wanted`` rows of ``state``: at most ``n_rows``, or 0 if unknown. Each task restores those of its keys. Picklable."""
 
     state: DeltaState
     wanted: StateWanted
@@ -222,7 +222,7 @@ class Exchange:
         return output_of(mapped(gathered, partial(_write, targets, self.work, self.stored, groups_of), RETURNED))
 
     def gathered(self) -> tuple[DataFrame, GroupsOf]:
-        """A DataFrame each partition of which is all input of one task, and the function that makes groups of it."""
+        """A DataFrame whose partitions are the tasks' inputs, and the function that divides an input into groups."""
         new, work = self.new, self.work
         if isinstance(new, RowsOfFiles) and (readers := self._readers(new)):
             return numbers_of_tasks(self.spark, readers), partial(_group_of_share, work, new, readers, self.stored is not None)
@@ -268,7 +268,7 @@ class Exchange:
 def _group_of_share(
     work: MapReduce, new: RowsOfFiles, readers: int, has_stored: bool, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[Group]:
-    """Runs in an executor: the rows of its share of the keys; nothing if there are none, unless it ``has_stored`` ones."""
+    """Runs in an executor: the new rows of its share of the keys; no group without any, unless the part ``has_stored`` rows."""
     for number in numbers_in(batches):
         share = Share(number, number + 1, readers)
         lifted = [each for task in range(len(new.tasks)) for each in work.map(new.tables(task), share)]
@@ -277,7 +277,7 @@ def _group_of_share(
 
 
 def _group_without_rows(n: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Group]:
-    """Runs in an executor: a share of the keys, of which none has new rows."""
+    """Runs in an executor: a share of the keys, without new rows."""
     for number in numbers_in(batches):
         yield (), Share(number, number + 1, n)
 
@@ -333,7 +333,7 @@ def _block(place: tuple[int, int], rank: int, rows: pa.Table, counts: Sequence[i
 
 
 def _groups_of_blocks(n: int, batches: Iterator[pa.RecordBatch]) -> Iterator[Group]:
-    """Runs in an executor: the rows of all blocks that it receives, sorted by bucket, some whole buckets at a time."""
+    """Runs in an executor: the rows of the blocks that it receives, which are sorted by bucket, in groups of whole buckets."""
     of_partition = _buckets_of_partition(n)
     waiting, size, last, first = list[dict[str, Any]](), 0, -1, None
     for batch in batches:

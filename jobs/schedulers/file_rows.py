@@ -1,7 +1,7 @@
 """The new rows of a batch in plain files, which tasks survey and read by Arrow, without the JVM.
 
 The statistics in the source's log give bounds of the event times of most files. Only where they do not decide, event times are read.
-Where a condition is one that only Spark evaluates, one job over the columns that it reads answers it before tasks read the rows.
+If only Spark evaluates a condition, one job over the columns that it reads answers it before tasks read the rows.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 
 #: Most rows whose answers the driver collects: five bytes for each row and condition in transit, an eighth of a byte once packed.
 _MAX_ANSWERED_ROWS = 50_000_000
-#: The file of a row that says that a file cannot be read by Arrow as Spark reads it.
+#: Value of the file column in the row that reports a file which Arrow does not read as Spark does.
 _NOT_PLAIN = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Number and event times of the rows of a part of a file, as far as they are known."""
+    """Number and event times of the rows of a file's part, as far as known."""
 
     rows: int  #: Number of rows that are not left out by the filter.
-    last: int  #: One more than the index in the file of the last of these rows.
+    last: int  #: One more than the greatest index in the file of such a row.
     low: int  #: An instant before which no usable row is.
     #: ``high_at_least``, ``high_at_most``: bounds of the greatest event time of usable rows; ``BEFORE`` if there is none.
     high_at_least: int
@@ -76,7 +76,7 @@ class Survey:
 
 
 def times_of(rows: Sequence[pa.Table]) -> Times:
-    """What is known of a part from its ``rows``, as :meth:`.PlainRows.read_part` gives them."""
+    """The times of a part, from its ``rows`` as :meth:`.PlainRows.read_part` returns them."""
     usable = [pc.min_max(table.filter(pc.is_null(table.column(REASON))).column(TIME)).as_py() for table in rows]
     lows = [span["min"] for span in usable if span["min"] is not None]
     highs = [span["max"] for span in usable if span["max"] is not None]
@@ -265,7 +265,7 @@ def _look(
 
 
 def answers_of(batch: TableInput, spark: SparkSession, options: Mapping[str, Options]) -> Answers:
-    """Where the conditions hold of the rows of ``batch`` that only Spark evaluates; none if Spark must read the rows itself."""
+    """Where the conditions that only Spark evaluates hold for the rows of ``batch``; none if Spark must read the rows itself."""
     plain = PlainRows.of(batch.pipeline, batch.source, batch.reading, None)
     if plain is None or batch.expected_rows > _MAX_ANSWERED_ROWS:
         return NO_ANSWERS
@@ -288,7 +288,7 @@ def answers_of(batch: TableInput, spark: SparkSession, options: Mapping[str, Opt
 
 
 def _packed(holds: pa.ChunkedArray, file: Ints, place: Ints, counts: Sequence[int]) -> list[npt.NDArray[np.uint8]]:
-    """For each file one bit a row, where ``holds`` is true of the row at this ``place`` in this ``file``."""
+    """For each file, one bit a row: whether ``holds`` is true for the row; ``file`` and ``place`` locate the values of ``holds``."""
     true = holds.to_numpy(zero_copy_only=False)
     packed = []
     for index, count in enumerate(counts):

@@ -80,7 +80,7 @@ class NumberedRows:
     arrived: DataFrame
     survey: Survey
     files: tuple[int, ...]  #: The indices of the files with rows, as the survey has them.
-    unusable: tuple[int, ...]  #: Those of them with rows that have a quarantine reason.
+    unusable: tuple[int, ...]  #: The indices of files with rows that have a quarantine reason.
     batch: SourceInput
 
     @classmethod
@@ -112,7 +112,7 @@ class NumberedRows:
 
     @property
     def doubtful(self) -> DataFrame:
-        """As ``rows``, of the files that hold rows which are not applied, if any is not."""
+        """As ``rows``, of files that may hold rows that are not applied."""
         return self.rows.where(F.col(FILE).isin(*{*self._behind, *self.unusable}))
 
     def source(self, work: MapReduce) -> RowsOfFrame:
@@ -210,7 +210,7 @@ class Quarantining:
 
     quarantine: Quarantine
     targets: Targets
-    lateness: int  #: The pipeline's, in ticks of the axis.
+    lateness: int  #: The pipeline's lateness, in ticks of the axis.
     #: For each part that refuses rows, the files that hold their numbers; null if a part refuses none, and no row can be too late.
     refusing: Sequence[Sequence[DataFile]] | None = None
     grids: Sequence[WindowGrid] = ()  #: The grids of the other parts.

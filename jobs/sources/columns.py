@@ -57,7 +57,7 @@ class Columns:
 
     @property
     def in_conditions(self) -> Mapping[str, pa.DataType]:
-        """Arrow type of each column of which conditions say the same here and in Spark.
+        """Arrow type of each column that conditions evaluate to the same here and in Spark.
 
         Spark compares texts of fixed length with each other and with constants as if both were padded, and texts with a collation by it.
         """
@@ -148,7 +148,7 @@ class Columns:
         for where, text in conditions_by_field(pipeline):
             for name in sorted(name for name in columns_of(text) if name.lower() not in known):
                 yield where, no_column(place, name, self.struct.names)
-        # Aggregates that compare values, or compute with them, of a column whose type no value says: as text, 9 comes after 10.
+        # Problems of aggregates that compare, or compute with, a column whose type no value shows: as text, 9 comes after 10.
         for label, spec in pipeline.aggregates.items():
             declared = spec.declaration
             typed = spec.columns if declared.takes in ("number", "boolean") else spec.columns[:1] if declared.orders else ()
@@ -198,7 +198,7 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
 
 
 def unchanged_types(before: str, now: str, pipeline: Pipeline, place: str) -> str:
-    """The columns ``now`` in types with which the pipeline can go on: those of ``before`` where it cannot take the new ones."""
+    """The columns ``now`` in types that the pipeline can take: those of ``before`` where it cannot take the new ones."""
     old, new = Columns.of(before).struct, Columns.of(now).struct
     for field in old:
         if field.name not in new.names or new[field.name].dataType == field.dataType:

@@ -51,7 +51,7 @@ _MAPPING = "delta.columnMapping."
 
 
 def file_statistics(added: pa.Table) -> pa.Array:
-    """Of each file the least and greatest values of integers and instants, as the JSON of a log; instants in microseconds."""
+    """For each file, the least and greatest values of integers and instants, as the JSON of a log; instants in microseconds."""
     bounds: dict[str, list[dict[str, int | None]]] = {}
     for key, name in (("minValues", "min"), ("maxValues", "max")):
         own = pa.table(added.select([name])).column(name).combine_chunks().flatten() if name in added.schema.names else []
@@ -83,7 +83,7 @@ def span(stats: str | None, name: str, *, instants: bool, tick_us: int = 1) -> t
 
 
 def least_instants(stats: str | None, names: Iterable[str]) -> Mapping[str, int]:
-    """A lower bound of the instants of each of those columns of which ``stats`` contain one."""
+    """A lower bound of the instants in each column for which ``stats`` contain one."""
     least = {}
     try:
         lows = json.loads(stats or "{}").get("minValues") or {}

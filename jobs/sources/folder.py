@@ -1,8 +1,8 @@
 """A folder of Parquet, CSV or JSON files as a source: each file is a version, in the order in which the pipeline has first seen them.
 
-Files that appeared since the last listing follow those before by (time of change, path). The order is kept in a table of the pipeline's own
-(:mod:`windowmill.checkpoints.source_files`), so a file that comes later with an older time of change is read as any new one is.
-Links are not followed: what one leads to within the folder is read where it lies, and one that leads out of it is refused.
+Files that appeared since the last listing follow those before by (time of change, path). A table of the pipeline keeps the order
+(:mod:`windowmill.checkpoints.source_files`), so a file that comes later with an older time of change is read like any new one. Links are
+not followed: files within the folder are read at their own path, and a link out of it is refused.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from windowmill.jobs.spark.access import DataFrame, SparkSession
     from windowmill.windowing.spec import Pipeline, Source
 
-#: Files whose rows are counted before any of them is planned, and of them at one time: most of it is waiting for a store.
+#: Number of files whose rows are counted before any of them is planned; and of those counted at once, as most of the time is waiting.
 _COUNTED_AT_A_TIME, _COUNTED_AT_ONCE = 256, 16
 #: Files that a message names.
 _NAMED = 5
-#: Ends of names of files that are being written, or are no data.
+#: Suffixes of files that are still being written, or are no data.
 _UNFINISHED = (".tmp", ".crc", "._COPYING_")
 
 
@@ -86,7 +86,7 @@ def data_files(root: str) -> list[str]:
 
 
 def check_folders(root: str, listed: Mapping[str, Stat]) -> None:
-    """Refuse files of which some lie in folders ``name=value`` and others do not, or in folders of other names."""
+    """Refuse files if only some lie in folders ``name=value``, or if these folders have different names."""
     first: str | None = None
     for path in listed:
         first = first or path
@@ -164,10 +164,10 @@ def open_folder(settings: Source, record: str | None, listed: Mapping[str, Stat]
 def _events(
     known: Sequence[SeenFile], listed: Mapping[str, Stat], read_through: int | None = None, first: Collection[str] = ()
 ) -> list[SeenFile]:
-    """What has happened to the folder since ``known``: files changed, removed and new; those of the paths ``first`` before others.
+    """The changes of the folder since ``known``: changed, removed and new files; those at the paths ``first`` come before others.
 
-    With ``read_through``, the last version that a batch which counts has read, files that came later and have changed or gone are
-    forgotten, and new where they are there.
+    ``read_through`` is the last version read by a batch that counts: later files that have changed or gone are forgotten, and count as new
+    if they are there.
     """
     latest = {file.path: file for file in known}
     found, new = [], [path for path in listed if path not in latest]
@@ -229,7 +229,7 @@ def _columns(
 class FolderSource(SourceTable):
     """A folder as it is listed now.
 
-    ``seen``: what has happened to its files, by version.
+    ``seen``: the changes of its files, by version.
     ``recorded``: how many of them the record holds.
     ``listed``: the files that are there, by path.
     ``record``: place of the record; null if there is none.
@@ -247,7 +247,7 @@ class FolderSource(SourceTable):
     counts: dict[str, int | None] = field(default_factory=dict, repr=False, compare=False, kw_only=True)
 
     def used_by(self, pipeline: Pipeline) -> FolderSource:
-        # What is recorded stays: results of it may have been published.
+        # Recorded files stay: their results may have been published.
         schema_json, days = (self.schema_json, self.days) if self.recorded else self._with_wider_types(self.schema_json, pipeline)
         names = [column["name"] for column in json.loads(schema_json)["fields"]]
         return replace(self, schema_json=schema_json, days=days, expected=ExpectedColumns.by(pipeline, names))
@@ -261,7 +261,7 @@ class FolderSource(SourceTable):
         return with_wider_types(schema_json, pipeline, self.listed)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the list of files, which tasks do without: they get those that they read."""
+        """Leave out the list of files: tasks get the files that they read."""
         return self.__dict__ | {"seen": (), "listed": {}, "counts": {}}
 
     @cached_property
@@ -294,7 +294,7 @@ class FolderSource(SourceTable):
         return [self._added(file, rows) for file, rows in zip(there, self._rows(there), strict=True)]
 
     def _added(self, file: SeenFile, rows: int | None) -> AddedFile:
-        # Of text, lines are counted: some may be empty, or several one row.
+        # For text, the number of lines is known: some may be empty, and several may form one row.
         return AddedFile(
             file.path, file.version, file.size_bytes, rows, partition_of(file.path), is_counted=self.settings.format == "parquet"
         )
@@ -305,7 +305,7 @@ class FolderSource(SourceTable):
             SeenFiles(self.record).add(new, self.schema_json, after=self.recorded)
 
     def _rows(self, files: Sequence[SeenFile]) -> list[int | None]:
-        """Number of rows of each of ``files`` that is new or changed; null for one that has not been counted and takes long to count."""
+        """Number of rows of each new or changed one of ``files``; null if it has not been counted and would take long to count."""
         root = self.path.rstrip("/")
         counted = [
             file for file in files if file.event in ("added", "changed") and file.version not in self._forgotten and file.rows is None
@@ -330,7 +330,7 @@ class FolderSource(SourceTable):
         return self.seen[version].digest if 0 <= version < len(self.seen) else None
 
     def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
-        """A file that is gone, or is not as it was at its version."""
+        """The error for a file that is gone, or has changed since its version."""
         was = (self.seen[file.version] for file in files)
         return next(
             (file for file, seen in zip(files, was, strict=True) if self.listed.get(file.path) != (seen.size_bytes, seen.mtime_ns)), None

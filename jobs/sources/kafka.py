@@ -1,8 +1,8 @@
 """Topics of Kafka as a source: a version is a range of offsets of each partition, as one run planned it.
 
-A broker keeps no account of what a pipeline has read, so the pipeline does: the table of :mod:`windowmill.checkpoints.source_files` has the
+A broker keeps no record of what a pipeline has read, so the pipeline does: the table of :mod:`windowmill.checkpoints.source_files` has the
 ranges by version, written before a batch reads them. A partition that is new is read from its oldest message. Messages that retention
-deleted before any run planned them are a version that changed rows, which ``source.changes: ignore`` passes over.
+deleted before any run planned them form a version that changed rows; ``source.changes: ignore`` skips it.
 
 Offsets are those of committed messages, and no group of consumers is used. Rows are a JSON object a message, read by the same function in
 this process and in tasks of Spark. A message that is no JSON object has nulls, and its text in a column of its own.
@@ -85,7 +85,7 @@ def settings_of(source: Source) -> Settings:
 
 @dataclass
 class ClientErrors:
-    """Errors that a client has reported of its connections; only here is the cause of a request that fails."""
+    """Errors of its connections that a client has reported: only they show why a request fails."""
 
     source: str
     reasons: list[str] = field(default_factory=list)
@@ -125,7 +125,7 @@ class Brokers:
         self._admin = _made("admin", settings, {}, self._client_errors)
 
     def topics(self, names: Sequence[str]) -> dict[str, tuple[str, list[int]]]:
-        """For each topic its id, which another topic of that name does not have, and its partitions.
+        """For each topic, its id, which changes if the topic is recreated, and its partitions.
 
         Raises ``SourceMissingError`` if there is no such topic; ``SourceError`` if the brokers do not answer, or refuse.
         """
@@ -207,7 +207,7 @@ def messages_in(form: MessageForm) -> Iterator[list[Any]]:
             if found is None:
                 raise errors.error(f"no message of {topic}/{number} came within {_PATIENCE:.0f} s")
             own = []
-            # Those that have come already: to wait for a number would be to wait in vain where offsets have no message.
+            # Take only what has come: offsets may have no message, so waiting for a number of messages could be in vain.
             for message in [found, *consumer.consume(min(_BATCH, form.end - at), 0)]:
                 error = message.error()
                 if error is None:
@@ -262,11 +262,11 @@ def _time_of(message: Any) -> int | None:
 
 def _key_of(message: Any) -> str | None:
     key = message.key()
-    # Bytes that are no text are written as \\xff, so that other ones are another key.
+    # Bytes that are no text are written as \\xff, so that different bytes remain different keys.
     return None if key is None else key.decode(errors="backslashreplace")
 
 
-#: What each column of a message holds that is not of its JSON object.
+#: The content of each column of a message that does not come from its JSON object.
 _OWN: Mapping[str, Callable[[Any], Any]] = {
     "kafka_topic": lambda message: message.topic(),
     "kafka_partition": lambda message: message.partition(),
@@ -280,7 +280,7 @@ _OWN: Mapping[str, Callable[[Any], Any]] = {
 _Range = tuple[int, int]
 Ranges = Mapping[Partition, _Range]
 
-#: Messages of a partition that one task reads; assumed size of a message in bytes, which no broker gives.
+#: Number of messages of a partition that one task reads; assumed size of a message in bytes, which brokers do not report.
 _MESSAGES_OF_A_TASK, _MESSAGE_BYTES = 1_000_000, 64
 
 
@@ -341,7 +341,7 @@ def newest_messages(settings: Source, most: int) -> list[MessageForm]:
 
 
 def _arrived(settings: Source, known: Sequence[SeenFile], first: Mapping[Partition, int], ends: Mapping[Partition, int]) -> list[SeenFile]:
-    """What has happened to the topics since ``known``: messages that are gone before they were planned, and new ones."""
+    """The changes of the topics since ``known``: messages deleted before they were planned, and new ones."""
     read: dict[Partition, int] = {}
     # New messages name every partition.
     newest = next((place for place in range(len(known) - 1, -1, -1) if known[place].event == "added"), 0)
@@ -414,12 +414,12 @@ def _ranges_of(file: SeenFile) -> dict[Partition, _Range]:
 class KafkaSource(SourceTable):
     """Topics as they are now.
 
-    ``seen``: what has happened to them, by version.
+    ``seen``: the changes of the topics, by version.
     ``recorded``: how many of these versions the record holds.
     ``first``: the oldest offset of each partition that is kept.
     ``record``: place of the record; null if there is none.
     ``client``: settings of the client; they hold credentials.
-    ``times``: what texts of messages are dates and instants.
+    ``times``: which texts in messages are dates and instants.
     """
 
     unit: ClassVar[str] = "range of offsets"
@@ -436,7 +436,7 @@ class KafkaSource(SourceTable):
         return replace(self, expected=ExpectedColumns.by(pipeline, [column["name"] for column in json.loads(self.schema_json)["fields"]]))
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the versions, which tasks do without: they get the ranges that they read."""
+        """Leave out the versions: tasks get the ranges that they read."""
         return self.__dict__ | {"seen": (), "first": {}}
 
     def versions(self, after: int, through: int) -> Iterator[LoggedVersion]:
@@ -465,7 +465,7 @@ class KafkaSource(SourceTable):
         return self.seen[version].digest if 0 <= version < len(self.seen) else None
 
     def missing(self, files: Sequence[AddedFile]) -> AddedFile | None:
-        """A range whose oldest messages are gone."""
+        """The error for a range whose oldest messages are gone."""
         for file in files:
             partition, (begin, _) = _range_at(file)
             if begin < self.first.get(partition, begin):

@@ -23,7 +23,7 @@ from windowmill.jobs.conditions.evaluated import MAX_DIGITS, common
 from windowmill.jobs.sources.text_values import parsed
 from windowmill.windowing.errors import SourceError, SourceSchemaError, first_line
 
-#: Footers that are read at one time, most of which is waiting for a store, and those that are kept in memory.
+#: Number of footers that are read concurrently, because most of the time is waiting; and number kept in memory.
 _AT_ONCE, _KEPT = 16, 20_000
 _UNSIGNED = {"uint8": pa.int16(), "uint16": pa.int32(), "uint32": pa.int64(), "uint64": pa.decimal128(20, 0)}
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
@@ -52,7 +52,7 @@ class Stored(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """What a file says of itself; ``columns`` are those of one name, but for case, of which there is no other."""
+    """The footer of a file; ``columns`` are those whose names are unique apart from case."""
 
     path: str
     rows: int
@@ -94,7 +94,7 @@ def footer_of(path: str, _size: int, _mtime_ns: int) -> Footer:
 
 
 def unreadable(path: str, err: Exception) -> SourceError:
-    """The error for a file of which Arrow says ``err``: no retry mends a damaged one."""
+    """The error for a file at which Arrow raised ``err``: no retry mends a damaged one."""
     if isinstance(err, pa.ArrowInvalid) or _DAMAGED.search(str(err)):
         return SourceSchemaError(f"source file {path}: is no Parquet file, or damaged ({first_line(err)}); write it again, or remove it")
     return SourceError(f"source file {path}: cannot be read ({first_line(err)}); check the path and its permissions")
@@ -121,7 +121,7 @@ def _footer(path: str, file: pq.ParquetFile) -> Footer:
 
 
 def _null_columns(metadata: pq.FileMetaData) -> set[str]:
-    """The columns of which statistics say that all values are null, and there are rows."""
+    """The columns whose values are all null, according to statistics, in a file with rows."""
     found: set[str] | None = None
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
@@ -307,7 +307,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _each_cast(values: pa.Array, kind: pa.DataType) -> pa.Array:
-    """As :func:`cast`, of values of which some do not fit."""
+    """As :func:`cast`, for values some of which do not fit."""
     if len(values) <= 1:
         return pa.nulls(len(values), kind)
     half = len(values) // 2

@@ -229,7 +229,7 @@ class OpenFile(AbstractContextManager["OpenFile"]):
 
     @cached_property
     def _doubtful(self) -> list[str]:
-        """The columns that the pipeline uses of which a value may not fit the type."""
+        """Columns that the pipeline uses, and in which a value may not fit the type."""
         names = self.names(self._file.casts.names) if self._file.casts is not None else {}
         return [
             column
@@ -238,7 +238,7 @@ class OpenFile(AbstractContextManager["OpenFile"]):
         ]
 
     def _unread(self, texts: Mapping[str, pa.Array], values: Mapping[str, pa.Array], n_rows: int) -> pa.Array:
-        """What of the pipeline's columns could not be read of each row, as of :func:`.unread_of`."""
+        """For each row, which of the pipeline's columns could not be read, as by :func:`.unread_of`."""
         expected = (self._file.casts or ExpectedColumns()).among(texts)
         return unread_of(texts, values, expected, {}, lambda _: f"source file {self._file.path}", lambda _: b"", n_rows)
 

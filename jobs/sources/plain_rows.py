@@ -60,7 +60,7 @@ class PlainRows:
     ``files``: the files, in order of arrival.
     ``versions``: the version of each file; none if files have no versions.
     ``conditions``: all conditions of the spec, including the filter.
-    ``answers``: Spark's about those of them that only it evaluates.
+    ``answers``: those of Spark to conditions that only it evaluates.
     ``has_unread``: as of :class:`.SourceTable`.
     """
 
@@ -159,12 +159,12 @@ class PlainRows:
 
 
 def keeps_unread(wanted: str) -> bool:
-    """Whether unreadable rows are quarantined whatever the source's filter ``wanted`` gives: unless the filter refers to them."""
+    """Whether unreadable rows are quarantined regardless of the source's filter ``wanted``: unless it refers to them."""
     return CORRUPT not in columns_of(wanted)
 
 
 def places(file: int, version: int, first: int, n_rows: int) -> dict[str, pa.Array]:
-    """The columns of the places of successive rows of a file, of which the ``first`` has this index."""
+    """Columns with the places of successive rows of a file, from index ``first``."""
     return {
         FILE: pa.repeat(pa.scalar(file, pa.int32()), n_rows),
         ROW: pa.array(np.arange(first, first + n_rows)),

@@ -5,7 +5,7 @@ and vacuumed, its log cleaned up, or rows changed before the first batch. Then a
 rows count as arrived in event-time order, so none of them is late. The plan pins the choice.
 
 A backfill of a running pipeline reads the rows that the table holds now. Where versions have only appended rows, these are the rows that
-earlier batches read, in the same order. A version that changed rows is read as a snapshot, and what came after it in log order.
+earlier batches read, in the same order. A version that changed rows is read as a snapshot, and the rows after it in log order.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _DEFAULT_LIMITS = {"maxFilesPerTrigger": 10_000, "maxBytesPerTrigger": 8 << 30, 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that a batch reads; null for no limit. A version is never divided."""
+    """Limits of what a batch reads; null for no limit. A version is never divided."""
 
     files: int | None = None
     size_bytes: int | None = None
@@ -62,7 +62,7 @@ class Limits:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Limits:
-        """Those of the source's ``options`` (``maxFilesPerTrigger``, ``maxBytesPerTrigger``; of topics ``maxOffsetsPerTrigger``)."""
+        """The limits in the source's ``options`` (``maxFilesPerTrigger``, ``maxBytesPerTrigger``; of topics ``maxOffsetsPerTrigger``)."""
         return cls(*(int(options[name]) if name in options else most for name, most in _DEFAULT_LIMITS.items()))
 
     def are_exceeded_by(self, files: Sequence[AddedFile]) -> bool:
@@ -126,8 +126,8 @@ def backfill_versions(runnable: Runnable, source: SourceTable, before: Sequence[
 def restated_versions(source: SourceTable, after: int, through: int | None, *, goes_on: bool) -> VersionRange:
     """The versions that a restatement reads, after earlier batches have read through ``after``.
 
-    It reads the table as it was at version ``through``, null for ``after`` itself. Where files of that version are gone, it takes the first
-    later one that is readable, if it ``goes_on``.
+    It reads the table as it was at version ``through``, null for ``after`` itself. If files of that version are gone and ``goes_on`` is
+    true, it reads the first later version that is readable.
     """
     to_version = after if through is None else through
     if not source.is_restatable:
@@ -150,7 +150,7 @@ def _current(runnable: Runnable, source: SourceTable, as_arrived: VersionRange, 
     """The versions of ``as_arrived`` with their rows as the table holds them now.
 
     Later versions that changed rows count too, up to the first unread version that appended rows. ``restated`` is the version whose
-    snapshot the last restatement read, null for none; at least that one is read, so that its results stay.
+    snapshot the last restatement read, null if none did; at least that version is read, so that its results stay.
     """
     through, base = as_arrived.through, as_arrived.after if as_arrived.snapshot is None else as_arrived.snapshot
     changed, later = _changed_since(source, through)
@@ -338,7 +338,7 @@ def unchanged_since(source: SourceTable, version: int) -> int:
 
 
 def first_readable(source: SourceTable, after: int) -> int:
-    """The first version whose files exist, of ``after`` and the later ones that changed rows; the newest version if there is none.
+    """The first version with existing files among ``after`` and the later ones that changed rows; if none has, the newest version.
 
     The files of an earlier version are gone once VACUUM has removed what a later one replaced.
     """

@@ -263,7 +263,7 @@ def with_event_times(rows: DataFrame, times: EventTimes, columns: Columns, *, in
 def judged(condition: str, types: Mapping[str, pa.DataType]) -> tuple[Column, Column | None]:
     """Whether ``condition`` holds over columns of ``types``, and whether it cannot be evaluated on a row, evaluated once.
 
-    The former is null or false where it cannot be evaluated; the latter is null if it always can, or if only Spark evaluates it.
+    The first is null or false where evaluation fails; the second is null if it never fails, or if only Spark evaluates the condition.
     """
     if outside_problem(condition, types) is not None or not (may_fail(condition, types) or _is_about_time(condition, types)):
         return F.expr(condition), None
@@ -277,7 +277,7 @@ def truth(condition: str, types: Mapping[str, pa.DataType]) -> Column:
 
 
 def failing(conditions: Sequence[str], types: Mapping[str, pa.DataType]) -> Mapping[str, Column]:
-    """Whether each condition that can fail does so on a row."""
+    """For each condition that can fail, whether it fails on a row."""
     failures = {condition: judged(condition, types)[1] for condition in conditions}
     return {condition: column for condition, column in failures.items() if column is not None}
 

@@ -1,6 +1,6 @@
 """Reads the rows of a source's files for corrections and purges, and finds those that versions changed.
 
-A row is known by its file and its number in it. Rows that a deletion vector takes out are left out.
+A row is identified by its file and row number. Rows that a deletion vector removes are left out.
 
 Changed rows are in the change data files of a version, if it has some. Otherwise they are the rows of the files that it removed which are
 not in the files that it added, and vice versa: rows that were only moved are in both. Two rows are equal if they have equal values in the
@@ -182,7 +182,7 @@ class TableRows:
 
 
 def live_rows(source: DeltaSource, version: int, paths: Collection[str] | None = None) -> Live:
-    """Of the files of ``source`` at ``version`` with deleted rows, or of those at ``paths`` among them, which rows are left."""
+    """The rows left in each file of ``source`` at ``version`` that has deleted rows, or only in those at ``paths``."""
     table = table_at(source.path, version)
     root, found = f"{unquote(table.table_uri).rstrip('/')}/", {}
     for batch in pa.RecordBatchReader.from_stream(table.deletion_vectors()):
@@ -291,7 +291,7 @@ def _there(rows: TableRows, files: Sequence[AddedFile]) -> Sequence[AddedFile]:
 
 
 def _file(action: Mapping[str, Any], version: int) -> AddedFile:
-    """The file of an action that adds or removes it, of which the latter may lack its size."""
+    """The file of an action that adds or removes it; a removal may lack the size."""
     return AddedFile(unquote(action["path"]), version, action.get("size") or 0, None, action.get("partitionValues") or {})
 
 

@@ -1,8 +1,8 @@
 """Reads CSV files and JSON lines into typed columns: the same function in this process and in tasks of Spark.
 
-Each line is a row. One that cannot be read is given with what is wrong with it, in a column of its own, for the quarantine. Lines of CSV
-are parsed as Spark's reader does, with a quote inside quotes doubled unless another character escapes it: by Arrow those whose quotes are
-regular and that have a field for each column, the others one by one.
+Each line is a row. A line that cannot be read gets its error, in a column of its own, for the quarantine. Lines of CSV are parsed as
+Spark's reader does, with a quote inside quotes doubled unless another character escapes it: by Arrow those whose quotes are regular and
+that have a field for each column, the others one by one.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Cells:
 
     ``columns``: the texts of each column, or values of its own type.
     ``bad``: why a row could not be read, by its index.
-    ``present``: columns of which some row has a field.
+    ``present``: columns for which some row has a field.
     ``order``: index of each row's line.
     """
 

@@ -230,7 +230,7 @@ def _with_line_feeds(blocks: Iterator[bytes]) -> Iterator[bytes]:
 
 
 def _like_the_first(blocks: Iterator[bytes]) -> Iterator[bytes]:
-    """``blocks`` with a line feed for each line end that is like the first one of all, also in values: so does Spark."""
+    """``blocks`` with line feeds for all line ends like the first one, also in values, as Spark reads them."""
     end, held = b"", b""
     for block in blocks:
         whole = held + block

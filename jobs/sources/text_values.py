@@ -191,7 +191,7 @@ EXACT = 1 << 53
 
 
 class WrittenFloat(float):
-    """A floating-point number of JSON that is printed with the digits with which it was written, of which a float may lose some."""
+    """A floating-point number of JSON that is printed with the digits of its text; a plain float may lose some."""
 
     __slots__ = ("text",)
     text: str

@@ -103,8 +103,8 @@ def remedies_of(reasons: Mapping[str, int], pipeline: Pipeline) -> list[str]:
 class ExpectedColumns:
     """What a spec uses of a source's rows.
 
-    ``names``: the columns; of several values that do not fit, that of the first one gives the reason.
-    ``times``: those of them that are event times.
+    ``names``: the columns; if several values do not fit, the first column gives the reason.
+    ``times``: columns that are event times.
     """
 
     names: tuple[str, ...] = ()

@@ -159,7 +159,7 @@ class Access:
         return delta_scan(df)
 
     def in_utc(self, df: DataFrame) -> tuple[DataFrame, Callable[[DataFrame], DataFrame]]:
-        """``df`` such that what is computed of it takes UTC for the session's zone, and what brings a result back into the session.
+        """``df`` for computations whose session zone is UTC, and a function that brings a result back into the session.
 
         The session's settings stay as they are, and so does what ``df`` itself computes.
         """

@@ -231,7 +231,7 @@ def _command(port: int, scratch: Path) -> list[str]:
 
 
 def _environment(more: dict[str, str]) -> dict[str, str]:
-    """The environment of a child, which is a client of no server but the one that ``more`` names."""
+    """The environment of a child, which is a client of the server that ``more`` names, if any, and of no other."""
     mine = {name: value for name, value in os.environ.items() if name not in (SERVER, CONNECT_MODE)}
     return mine | more
 

@@ -19,7 +19,7 @@ WAITING = "WINDOWMILL_DAEMON"
 
 
 def main() -> None:
-    """Import, then fork workers until the executor ends, unless a daemon that waits does so."""
+    """Import, then fork workers until the executor ends, unless a waiting daemon takes over."""
     place = os.environ.get(WAITING)
     if place is None or not _handed_over(place):
         _import()

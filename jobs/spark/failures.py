@@ -81,7 +81,7 @@ def typed(err: Exception) -> WindowmillError | None:
 
 
 def _disk_full(err: BaseException) -> str:
-    """What a full disk says, whichever error of a library hides it."""
+    """The message of a full disk, even if a library's error hides it."""
     cause: BaseException | None = err
     while cause is not None and not (isinstance(cause, OSError) and is_disk_full(cause)):
         cause = cause.__cause__ or cause.__context__

@@ -1,4 +1,4 @@
-"""What a DataFrame scans that is nothing but a scan: Parquet files, as Spark divides them among tasks, or a Delta table.
+"""Finds what a DataFrame that is only a scan reads: Parquet files, as Spark divides them among tasks, or a Delta table.
 
 Only a DataFrame's plan shows what it scans, and PySpark gives the plan of a classic session only.
 """

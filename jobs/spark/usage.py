@@ -87,7 +87,7 @@ class _OfProcess:
 
 
 class _OfServer:
-    """The jobs of a session of Spark Connect. A job is what the client asked for: how many jobs the server made of it, it does not say.
+    """The jobs of a session of Spark Connect: one for each operation of the client, as the server does not report how many it made.
 
     The server's last report on an operation may be older than its end. The stage that began last has run all the same: only stages before
     it can have been skipped.

@@ -121,7 +121,7 @@ def verify(
     comparing = _Comparing(plain, chosen, lacking, comparison, late, progress)
     if chosen.rows:
         comparing.run()
-    # Of rows before a restatement it is not known which still miss windows, so they are left out.
+    # It is unknown which rows before a restatement still miss windows, so they are left out.
     restated = max((place for place, batch in enumerate(committed, 1) if batch.plan.restates), default=0)
     found = Verification(newest.number, seed, source.version, comparison, files.changed, late_missed(committed[restated:]))
     if chosen.rows:
@@ -231,7 +231,7 @@ class _Comparing:
         return [self.sample.rows[n] for n in numbers], self.sample.keys.take(pa.array(numbers, pa.int64()))
 
     def _arrival(self, found: SampledRows | None) -> Arrival:
-        """How the rows of the source arrived, by a survey of all files, of which ``found`` has been read here."""
+        """How the rows of the source arrived, by a survey of all files; ``found`` are the rows already read here."""
         if found is not None:
             latest = (found.latest.column(name).to_pylist() for name in (FILE, TIME, ROW))
             greatest: dict[int, tuple[int, int]] = {}
@@ -338,7 +338,7 @@ def recomputed(
     """
     if found is None:
         found = _by_spark(plain, keys, arrival)
-    # What moves the watermark: a row of the greatest event time of each commit, whatever its key.
+    # The rows that move the watermark: one with the greatest event time of each commit, of any key.
     latest = set(arrival.latest)
     moving = [at in latest for at in zip(found.latest.column(FILE).to_pylist(), found.latest.column(ROW).to_pylist(), strict=True)]
     others = found.latest.filter(pa.array(moving, pa.bool_()))
@@ -519,7 +519,7 @@ def _hashes(rows: pa.Table, keys: Sequence[str], restarting: Sequence[str], seed
 
 
 def _newest(rows: pa.Table) -> pa.Table:
-    """Of each window the version that readers see, without windows that are retracted."""
+    """The version of each window that readers see, without retracted windows."""
     order = np.lexsort((rows.column("revision").to_numpy(), rows.column(_HASH).to_numpy()))
     hashes = rows.column(_HASH).to_numpy()[order]
     newest = rows.take(pa.array(order[np.append(hashes[1:] != hashes[:-1], True)[: len(order)]]))

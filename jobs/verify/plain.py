@@ -196,7 +196,7 @@ def _extreme_list(greatest: bool) -> Callable[[Terms], SqlForm]:
 
 
 def _in_order(values: str) -> Callable[[Terms], SqlForm]:
-    """An aggregate of the values in the order of their rows; ``values`` says of which, `$` being their array."""
+    """An aggregate of the values in the order of their rows; ``values`` is an expression over their array `$`."""
 
     def build(t: Terms) -> SqlForm:
         listed = f"transform({t.rows(t.full, 'value')}, x -> x.value)"
@@ -334,7 +334,7 @@ class Plain(RereadRows):
     def recomputed(
         self, sampled: Sequence[PublishedRow], keys: pa.Table, gaps: Sequence[int | None], arrival: Arrival, found: pa.Table | None
     ) -> list[dict[str, RecomputedValue] | None]:
-        """The values of the windows with the bounds of the rows ``sampled``, of which ``keys`` are the keys.
+        """The values of the windows with the bounds of the rows ``sampled``, whose keys are ``keys``.
 
         ``gaps`` are those of sessions, null for windows on a grid. The value of a session is null if none begins and ends there. ``found``
         are the rows of :meth:`reaches` that this process has read; null if Spark reads them.
@@ -406,7 +406,7 @@ class Plain(RereadRows):
         # A window on a grid without rows has a row, too, if its pipeline shows empty ones.
         lacking = [n for n, gap in enumerate(gaps) if gap is None and n not in by_id]
         if lacking:
-            # Over no rows, of which no window has bounds.
+            # Over no rows, so the bounds do not matter.
             unbound = {name: sql.replace(_BEGIN, "0L").replace(_END, "0L") for name, sql in asked.items()}
             none = rows.where(F.lit(False)).agg(*(F.expr(sql).alias(name) for name, sql in unbound.items()))
             empty = none.toArrow().to_pylist()[0]

@@ -55,9 +55,9 @@ class SourceFiles:
     plans: Sequence[Plan]  #: Those of the batches that built the state, oldest first.
     present: Sequence[AddedFile]  #: All files of the source at its version.
     files: Sequence[AddedFile]  #: Those of them that have been read.
-    #: For each of these the commit that brought it; null for files of which that is not known, or that belong to the snapshot.
+    #: The commit of each of these files; null if it is unknown, or the file belongs to the snapshot.
     commits: Sequence[int | None]
-    order_known: bool  #: Whether every row of which it matters has its commit.
+    order_known: bool  #: Whether all commits that matter are known.
     changed: Sequence[tuple[int, str]] = ()  #: Versions since the pipeline began that changed rows, with their operation.
 
     @classmethod
@@ -166,7 +166,7 @@ class Reaches:
 
     @classmethod
     def of(cls, keys: pa.Table, reaches: Sequence[tuple[int, int]], types: Mapping[str, pa.DataType]) -> Reaches:
-        """Of windows with these ``keys``, whose columns are cast to ``types``, each with its times."""
+        """For windows with these ``keys``, whose columns are cast to ``types``, each with its times."""
         begins, ends = np.array(reaches, np.int64).reshape(-1, 2).T
         # Without columns Arrow would lose the number of rows.
         return cls(keys.cast(pa.schema([(name, types[name]) for name in keys.column_names])) if keys.num_columns else keys, begins, ends)
@@ -197,7 +197,7 @@ class SampledRows:
     """Rows of a source, with the columns that a pipeline uses, ``TIME``, ``UNTIL_OF``, ``FILE``, ``ROW``, and one for each condition."""
 
     rows: pa.Table  #: Those that were asked for.
-    latest: pa.Table  #: Of each file that was read a row with the greatest event time.
+    latest: pa.Table  #: One row with the greatest event time from each file that was read.
 
 
 @dataclass(frozen=True)
@@ -262,7 +262,7 @@ class LocalReader:
         if self.refused:
             quarantined = kept_out(self.runnable, columns, {file.path for file in self.files.present}, self.refused)
         latest = self._pipeline.time.latest(self.now_us)
-        # Of equal rows those in quarantine came last, if it does not say which they are.
+        # If the quarantine does not say which of several equal rows it holds, they are the last ones.
         for n in reversed(chosen):
             file, first = self.files.files[n], 0
             for batch in batches_of(plain.files[n], plain.form, plain.needed(columns)):
@@ -278,7 +278,7 @@ class LocalReader:
                 yield rows.select(schema.names).cast(schema)
 
 
-#: Instant through which windows were closed to a row; null if none were. Text of a row by which it is found in the quarantine.
+#: Instant through which windows were closed to a row; null if none were. Text by which a row is found in the quarantine.
 CLOSED, TEXT = "_closed_through", "_text"
 #: Reasons of rows that are usable by themselves.
 _REFUSED = ("too_late", "future_time")
@@ -437,7 +437,7 @@ def condition_names(pipeline: Pipeline) -> Mapping[str, str]:
 
 
 def with_conditions(rows: DataFrame, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> tuple[DataFrame, Mapping[str, str]]:
-    """``rows`` with a column for each condition of the spec, whose name is given by the condition."""
+    """``rows`` with a column for each condition of the spec; and the names of these columns by condition."""
     names = condition_names(pipeline)
     held = {name: F.coalesce(truth(text, types), F.lit(False)) for text, name in names.items()}
     # Over Connect no columns are none that can be added.

@@ -283,9 +283,9 @@ def test_a_sink_that_another_pipeline_made_meanwhile_is_refused(tmp_path):
     one.recorded(ledgers[0], plans[0], one.changes(plans[0]))
     changes = other.changes(plans[1])
     publish_pending(ledgers[0], one.tables)
-    with pytest.raises(SinkError, match="a table is there since batch 0 was planned, which another pipeline or writer made"):
+    with pytest.raises(SinkError, match="another pipeline or writer has made a table there since batch 0 was planned"):
         other.recorded(ledgers[1], plans[1], changes)
     ledgers[1].record(plans[1], Outcome(10, 5, "passed"), other.changes(plans[1]), NOW)
-    with pytest.raises(SinkError, match="a table is there since batch 0 was planned, which another pipeline or writer made"):
+    with pytest.raises(SinkError, match="another pipeline or writer has made a table there since batch 0 was planned"):
         publish_pending(ledgers[1], other.tables)
     assert one.rows("sink") == 1

@@ -267,6 +267,7 @@ def test_cost_counts_what_batches_use_and_what_a_month_of_them_takes(specs, caps
     spec = Path(specs[0])
     # Another process computes batches of Spark, of which the processor time is not known; these are computed here.
     monkeypatch.setenv("WINDOWMILL_MASTER", "spark://host:7077")
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
     change(spec, schedule="@daily")
     source = DeltaTable(str(spec.parent / "source"))
     for t in (35, 45, 55):

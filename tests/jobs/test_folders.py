@@ -362,7 +362,7 @@ def test_late_rows_of_a_folder_count_after_a_restatement(pipe, capsys):
     pipe.told(capsys, "restate", "--late")
     assert newest(pipe) == {("a", "01"): (2, 6, 1)}
     assert not DeltaTable(f"{pipe.spec['sink']['path']}.windowmill/quarantine").to_pyarrow_table().num_rows
-    assert "is no Delta table, of whose versions" in pipe.told(capsys, "restate", "--versions", "0", code=2)
+    assert "takes up changed versions of a Delta table only" in pipe.told(capsys, "restate", "--versions", "0", code=2)
     assert pipe.run(capsys) == [], "nothing is left open"
 
 

@@ -96,8 +96,8 @@ def test_maintenance_keeps_what_later_runs_need(tmp_path):
 
 
 @pytest.mark.covers("X2")
-@pytest.mark.usefixtures("each_scheduler")
-def test_columns_may_have_any_name(tmp_path):
+@pytest.mark.spark
+def test_columns_may_have_any_name(spark, tmp_path):
     time = {"column": "at.t", "disorder": "5 minutes"}
     bench = Bench(tmp_path, {"keys": ["site.no", "k`"], "time": time, "aggregates": {"n": {"count": "*"}, "total": {"sum": 'v"'}}})
     named = {"k": "k`", "site": "site.no", "t": "at.t", "v": 'v"'}

@@ -168,8 +168,8 @@ def _unite_registers(a: Registers, b: Registers) -> Registers:
 
 
 def _distinct(partial: Registers) -> int:
-    # United with itself, a sketch estimates from its registers alone. By itself it also uses the order of its updates, which
-    # the same rows cut into other batches do not share.
+    # The union of a sketch with itself estimates from its registers alone. The sketch itself also uses the order of its updates, which
+    # depends on how rows are divided into batches.
     return round(_union(partial[0], partial[0]).get_estimate()) if partial[0] else 0
 
 

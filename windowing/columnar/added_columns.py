@@ -24,7 +24,7 @@ URI, FAILED, UNREAD = "_uri", "_ failed", "_ unread"
 CORRUPT = "_corrupt_record"
 #: Number of a row's commit if it brings revisions, else null; also of its partial.
 ARRIVAL = "_arrival"
-#: Number of every row's commit; of a partial, that of its first row, until it is stored. Only where revisions show empty windows.
+#: Number of a row's commit, or that of a partial's first row; not stored. Only if revisions show empty windows.
 ORDER = "_order"
 #: Start of a slice.
 SLICE = "_slice"

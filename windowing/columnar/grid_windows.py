@@ -70,7 +70,7 @@ def whole_nodes(stage: WindowStage, wanted: NodeStage, leaves: SlicePartials, ow
     fresh = counted & (own | (leaves.closed > wanted.closed_before))
     first, before, now = (wanted.nodes.number(t) for t in (stage.keep_from, wanted.before, wanted.through))
     nodes = []
-    # Nodes that end after ``before`` become complete in this batch; to those that end earlier it adds what is fresh.
+    # Nodes that end after ``before`` become complete in this batch; to nodes that end earlier it adds only fresh partials.
     for rows, after, until in ((counted, before, now), (fresh, first, before)):
         level_below = leaves.at(rows)
         number = wanted.nodes.numbers(level_below.starts)
@@ -121,7 +121,7 @@ def revisions_of(
         revised = np.maximum(marks - revising.lateness, revising.after), np.minimum(marks, through)
         reached = reached_windows(numbering, partials, reaching, *revised)
         key, number, slices = (np.concatenate(pair) for pair in zip((key, number, slices), reached, strict=True))
-    # Of the slices that came together, the one into which events reach comes first.
+    # Among slices that arrived together, the one into which events reach comes first.
     order = np.lexsort((-partials.reaching[slices], partials.arrivals[slices], number, key))
     key, number, slices = key[order], number[order], slices[order]
     moment = partials.arrivals[slices]

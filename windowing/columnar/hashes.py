@@ -166,7 +166,7 @@ BITS_WITHIN, _BITS_OF_KEY_SHARES = 32, 48
 
 @dataclass(frozen=True)
 class Share:
-    """Of the keys, divided by their hashes into ``n_buckets`` equal ranges, those of the ranges ``first:stop``."""
+    """The keys in the ranges ``first:stop``, if hashes are divided into ``n_buckets`` equal ranges."""
 
     first: int
     stop: int

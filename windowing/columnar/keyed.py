@@ -65,7 +65,7 @@ from windowmill.windowing.watermark import AFTER, BEFORE, Clock
 #: For each column of live rows that is not the source's, the log's column.
 _OWN = {ROW_NUMBER: NUMBER_OF, ROW_TIME: TIME, ROW_UNTIL: UNTIL_OF, ROW_WATERMARK: WATERMARK_OF}
 ROW, GONE, KEY_ENTRY = "row", "gone", "key"
-#: What comes before the label of a source's column where rows are not alone in their table.
+#: Prefix of the label of a source's column, if the table holds other rows, too.
 LIVE_PREFIX = "_row__"
 #: Number of leaves from which each window gets a thread; kernels release the interpreter's lock.
 _THREAD_LEAVES = 50_000
@@ -110,7 +110,7 @@ class StateLog:
         self.keys = {name: name if shared else label_of(name) for name in pipeline.keys}
         prefix = LIVE_PREFIX if shared else ""
         self.live = {name: self.keys.get(name, f"{prefix}{label_of(name)}") for name in live_columns(pipeline, types)}
-        # Labels do not depend on the order of conditions in the spec; one that is alone needs no digest.
+        # Labels do not depend on the order of conditions in the spec; a single condition needs no digest.
         labels = (
             ["_where_0"] if len(conditions) == 1 else [f"_where_{hashlib.sha256(each.encode()).hexdigest()[:12]}" for each in conditions]
         )

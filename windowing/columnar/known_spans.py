@@ -10,8 +10,8 @@ window lies between an event and the start of its slice. So a span is two starts
 for a year, the next event brings the empty windows of that year.
 
 An interval event has partials in the slice where it begins and at each start of a window until it ends. Every window that overlaps it
-starts at or before the last of these, so their starts give a span as well. Of a late event some are too late, and some are not: its first
-partial knows the last (``reached``), so that the event makes its key known from where it begins.
+starts at or before the last of these, so their starts give a span as well. A late event may have partials that are too late and others that
+are not: its first partial knows the last (``reached``), so that the event makes its key known from where it begins.
 
 A row of the state that holds spans has no ``_slice``. It holds all that is known of its key; rows of earlier batches may stay in the table.
 """
@@ -39,7 +39,7 @@ from windowmill.windowing.kernels.lift import int64_of, valid_of
 from windowmill.windowing.slicing.edges import Numbering, WindowGrid
 from windowmill.windowing.watermark import BEFORE
 
-#: ``first`` and ``last`` of a key of which a window has counted nothing.
+#: ``first`` and ``last`` of a key for which a window has counted nothing.
 NO_SPAN = _NO_FIRST, _NO_LAST = AXIS_END, AXIS_BEGIN
 
 
@@ -86,7 +86,7 @@ class Spans:
         return np.asarray(self.first <= self.last, np.bool_)
 
     def counting(self, grids: Sequence[WindowGrid], partials: SlicePartials, own: Bools, reached: Ints) -> Spans:
-        """These spans with those of the ``own`` partials, of which each grid counts those that one of its windows takes.
+        """These spans, extended by the ``own`` partials; each grid counts those that one of its windows takes.
 
         ``reached`` is the start of the last slice that events of each partial are known to reach; shape (n_partials,).
         """
@@ -216,7 +216,7 @@ class EmptyStretches:
         check_share(name, int(counts.sum(dtype=np.float64)))
 
     def windows(self, numbering: Numbering, after: int, through: int) -> tuple[Ints, Ints]:
-        """Key index and number of each window to show, those that hold something included."""
+        """Key index and number of each window to show, including those that hold something."""
         key, number = empty_windows(numbering.grid, self.first, self.last, self.old_first, self.old_last, after, through)
         return self.keys[key], number
 

@@ -10,7 +10,7 @@ numbers, decimals, texts, bytes, dates and times, and tuples, lists, sets and di
 Nothing in them is ever executed.
 
 A table of such partials is an array of objects, shape (n_partials, n_columns), next to the arenas of the partials that are numbers. A
-partial that was read stays bytes until it is combined, because most slices of a batch are stored again as they were.
+stored partial is decoded only when it is combined, because most slices of a batch are stored again unchanged.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Kind(IntEnum):
 
 
 class _List(list[Any]):
-    """A list that was stored as one; MessagePack's own arrays are tuples."""
+    """A stored list; MessagePack's own arrays are tuples."""
 
 
 def encode(partial: tuple[Any, ...], aggregate: str) -> bytes:
@@ -149,7 +149,7 @@ def _other(value: Any) -> Any:
     bases: tuple[type, ...] = (int, float, str, bytes)
     for base in bases:
         if isinstance(value, base):
-            return _plain(base(value))  # of a subclass, the value alone is stored
+            return _plain(base(value))  # for a subclass, only the value is stored
     # A named tuple or a counter would come back without what its functions need.
     raise TypeError(f"it holds {kind.__name__}")
 
@@ -395,7 +395,7 @@ class StoredObjects:
                 out[total] = nodes[roots[total]]
 
     def lowered(self, totals: Objects) -> dict[str, list[Any]]:
-        """The results of windows by aggregate, whose partials are ``totals``; null for an empty one."""
+        """For each aggregate, the results of windows with the partials ``totals``; null for an empty window."""
         results: dict[str, list[Any]] = {}
         for index, column in enumerate(self._columns):
             empty = column.aggregate.identity
@@ -441,7 +441,7 @@ class _Column:
         ]
 
     def _takes_each_value_once(self, rows: pa.Table) -> bool:
-        """Whether the partial of a run follows from the distinct values of its one argument, whatever their order and number."""
+        """Whether a run's partial depends only on the distinct values of its one argument, not on their order and number."""
         columns, aggregate = self.stored.spec.columns, self.aggregate
         if len(columns) != 1 or pa.types.is_nested(rows.schema.field(columns[0]).type) or WHOLE in rows.column_names:
             return False
@@ -481,5 +481,5 @@ def _decoded(partial: Any) -> Any:
 
 
 def _as_objects(partials: list[Any]) -> Objects:
-    """An array of one object per partial, which are tuples; numpy would make of them an array of more dimensions."""
+    """An array with one object per partial; numpy would make an array of more dimensions from tuples."""
     return np.fromiter(partials, np.object_, len(partials))

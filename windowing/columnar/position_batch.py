@@ -1,4 +1,4 @@
-"""Applies a batch's new tuples to the state of windows over positions: complete windows become results, changes new rows of the state."""
+"""Applies a batch's new tuples to the state of windows over positions; returns results of complete windows, and new rows of the state."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ from windowmill.windowing.watermark import AFTER, BEFORE, commits_of
 #: Greatest number of windows aggregated together.
 _CHUNK_WINDOWS = 200_000
 _NONE = np.empty(0, np.int64)
-#: Lines of work that are listed before they are carried out; more if one total needs more.
+#: Number of steps that are listed before they are carried out; more if one total needs more.
 _LISTED = 1 << 14
 _T = TypeVar("_T", bound=np.generic)
 
@@ -111,7 +111,7 @@ class WindowContent:
     begin: Ints
     weight: Ints
     first: Ints
-    values: kernel.Values  #: What the eviction's delta compares, for single tuples.
+    values: kernel.Values  #: The values that the eviction's delta compares; known for single tuples only.
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,10 @@ class PolicyInput:
 
 
 class PositionSequence(ABC):
-    """The batch of one sequence.
+    """Computes a batch of one sequence.
 
     ``keys``: the key columns of each key.
-    ``tuples``: the tuples that the batch knows.
+    ``tuples``: stored and new tuples of the batch.
     """
 
     def __init__(self, stage: PositionStage, name: str, keys: pa.Table, known: StoredSequence, tuples: Leaves) -> None:
@@ -175,24 +175,24 @@ class PositionSequence(ABC):
         keys = self._tuples.key[self._fed]
         return np.asarray(self._next[keys] + np.arange(len(keys)) - self._fed_offsets[keys], np.int64)
 
-    def _entered(self, window: int, held: WindowContent) -> PolicyInput:
-        """The policies' input: of each key what the window holds, and then the tuples to apply."""
+    def _policy_input(self, window: int, held: WindowContent) -> PolicyInput:
+        """The policies' input: for each key the content of the window, followed by the tuples to apply."""
         tuples, fed, settings = self._tuples, self._fed, self._stage.settings[window]
         n_held, before = np.diff(held.offsets), self._before[window]
         of_fed = tuples.key[fed]
         is_fed = np.ones(len(of_fed), np.bool_)
         if len(held.begin):
             is_fed = np.argsort(np.append(np.repeat(np.arange(len(n_held)), n_held), of_fed), kind="stable") >= len(held.begin)
-        begin = _spread(is_fed, held.begin, self._positions)
-        weight = _spread(is_fed, held.weight, np.ones(len(of_fed), np.int64))
-        time = _spread(is_fed, held.first, tuples.time[fed])
+        begin = _interleaved(is_fed, held.begin, self._positions)
+        weight = _interleaved(is_fed, held.weight, np.ones(len(of_fed), np.int64))
+        time = _interleaved(is_fed, held.first, tuples.time[fed])
         fresh, closes = (
-            _spread(is_fed, np.zeros(len(held.begin), np.bool_), mask)
+            _interleaved(is_fed, np.zeros(len(held.begin), np.bool_), mask)
             for mask in (self._fed_fresh, punctuation_of(settings.evict, tuples.table, fed))
         )
         deltas = settings.evict.delta, settings.trigger.delta if settings.trigger is not None else None
         evict, trigger = (
-            kernel.Values._make(_spread(is_fed, *pair) for pair in zip(of_held, values_of(delta, tuples.table, fed), strict=True))
+            kernel.Values._make(_interleaved(is_fed, *pair) for pair in zip(of_held, values_of(delta, tuples.table, fed), strict=True))
             for delta, of_held in zip(deltas, (held.values, no_values(len(held.begin))), strict=True)
         )
         run = kernel.Tuples(held.offsets + self._fed_offsets, n_held, weight, time, fresh, closes, evict, trigger)
@@ -207,7 +207,7 @@ class PositionSequence(ABC):
 
 
 class KeptSequence(PositionSequence):
-    """The batch of a sequence whose tuples the state holds as ``nodes``, given with their key indices."""
+    """Computes a batch of a sequence whose tuples the state holds as ``nodes``; these come with their key indices."""
 
     def __init__(
         self, stage: PositionStage, name: str, keys: pa.Table, known: StoredSequence, nodes: tuple[pa.Table, Ints], tuples: Leaves
@@ -231,7 +231,7 @@ class KeptSequence(PositionSequence):
 
     @property
     @abstractmethod
-    def _ran(self) -> Mapping[int, WindowOutcome]:
+    def _outcomes(self) -> Mapping[int, WindowOutcome]:
         """Each window of the sequence after the batch."""
 
     @abstractmethod
@@ -240,7 +240,7 @@ class KeptSequence(PositionSequence):
 
     @abstractmethod
     def _new_nodes(self) -> tuple[Ints, dict[str, pa.Array]]:
-        """Key index and columns of the rows of nodes that the batch adds to the state, none of which end at or before :attr:`_head`."""
+        """Key indices and columns of the nodes that the batch adds to the state; all of them end after :attr:`_head`."""
 
     def _shows(self, end: Ints) -> Bools:
         """Mask of the windows that the batch shows, by where they ``end``."""
@@ -260,12 +260,12 @@ class KeptSequence(PositionSequence):
 
     @property
     def _head(self) -> Ints:
-        """The first position that a window of each key holds."""
-        return np.asarray(np.min([ran.after.front for ran in self._ran.values()], axis=0), np.int64)
+        """For each key, the first position that any of its windows holds."""
+        return np.asarray(np.min([ran.after.front for ran in self._outcomes.values()], axis=0), np.int64)
 
     def results(self) -> Iterator[pa.Table]:
         stage = self._stage
-        for window, ran in self._ran.items():
+        for window, ran in self._outcomes.items():
             for first in range(0, len(ran.windows), _CHUNK_WINDOWS):
                 part = slice(first, first + _CHUNK_WINDOWS)
                 chunk = Chunk(window, part_of(ran.windows, part), self._aggregate(window, part))
@@ -285,7 +285,7 @@ class KeptSequence(PositionSequence):
         changed = n_fed > 0
         changed[tuples.key[self._accepted]] = True
         columns: dict[str, pa.Array] = {}
-        for window, ran in self._ran.items():
+        for window, ran in self._outcomes.items():
             before, after = self._before[window], ran.after
             changed |= (after.states != before.states).any(axis=1) | (after.front != before.front)
             changed |= after.bases.view(np.int64) != before.bases.view(np.int64)
@@ -309,7 +309,7 @@ class KeptSequence(PositionSequence):
         moved = np.flatnonzero(np.diff(self._fed_offsets))
         last[moved] = self._fed[self._fed_offsets[moved + 1] - 1]
         # All windows of a sequence forget a key together.
-        last[self._ran[self._windows[0]].after.states[:, kernel.LAST] == BEFORE] = -1
+        last[self._outcomes[self._windows[0]].after.states[:, kernel.LAST] == BEFORE] = -1
         return last
 
     def _cells(self, places: Ints) -> dict[str, pa.Array]:
@@ -326,7 +326,7 @@ class KeptSequence(PositionSequence):
         return as_table({**cells, **own}, self._stage.state.schema, fill=True)
 
 
-def _spread(is_fed: Bools, held: npt.NDArray[_T], fed: npt.NDArray[_T]) -> npt.NDArray[_T]:
+def _interleaved(is_fed: Bools, held: npt.NDArray[_T], fed: npt.NDArray[_T]) -> npt.NDArray[_T]:
     """Values of the nodes that windows hold and of the tuples to apply, in the order of ``is_fed``."""
     if not len(held):
         return fed
@@ -342,7 +342,7 @@ def part_of(windows: Windows, part: slice) -> Windows:
 
 
 class FrontSequence(KeptSequence):
-    """The batch of one sequence of windows that evict from the front."""
+    """Computes a batch of windows that evict from the front."""
 
     @cached_property
     def _forest(self) -> Forest:
@@ -354,7 +354,7 @@ class FrontSequence(KeptSequence):
         return Forest.grown(stage.layout, stage.objects, self._tuples.n_keys, nodes, np.append(self._node_keys, keys), n_restored)
 
     @cached_property
-    def _ran(self) -> Mapping[int, WindowOutcome]:
+    def _outcomes(self) -> Mapping[int, WindowOutcome]:
         return {window: self._run(window) for window in self._windows}
 
     def _run(self, window: int) -> WindowOutcome:
@@ -362,12 +362,12 @@ class FrontSequence(KeptSequence):
         by_count = np.diff(self._fed_offsets) * evictable.by_count
         offsets, level, begin, first = self._forest.covers(self._before[window].front, self._next, by_count, evictable.before)
         before = WindowContent(offsets, begin, np.int64(1) << level, first, no_values(len(level)))
-        entered = self._entered(window, before)
+        entered = self._policy_input(window, before)
         settings, applied, keys, begin = self._stage.settings[window], entered.tuples, entered.keys, entered.begin
         evict = applied.evict
         flushes_by_delta = settings.trigger is None and settings.evict.delta is not None
         if flushes_by_delta:
-            # Such a window compares with its first tuple.
+            # A window that flushes by a delta compares with its first tuple.
             firsts = applied.offsets[:-1][applied.held > 0]
             known = keys.states[applied.held > 0]
             evict.known[firsts], evict.whole[firsts] = known[:, kernel.HAS_BASE] != 0, known[:, kernel.BASE]
@@ -391,7 +391,7 @@ class FrontSequence(KeptSequence):
         return WindowOutcome(windows, Scalars(keys.states, keys.bases, self._after - left))
 
     def _aggregate(self, window: int, part: slice) -> dict[str, Column]:
-        return self._forest.aggregate(part_of(self._ran[window].windows, part))
+        return self._forest.aggregate(part_of(self._outcomes[window].windows, part))
 
     def _new_nodes(self) -> tuple[Ints, dict[str, pa.Array]]:
         return self._forest.new_nodes(self._head)
@@ -457,7 +457,7 @@ class _Items:
 
 @dataclass(frozen=True)
 class _Shown:
-    """Complete windows, as changes of a trie: those of each key are followed by one change to what is live after the batch."""
+    """Complete windows, as changes of a trie; after the last window of a key, one change leads to what is live after the batch."""
 
     key: Ints  #: Key of each window, in order.
     chosen: Bools  #: Mask of the windows that the batch shows.
@@ -472,14 +472,14 @@ class _Nodes:
     """Nodes that the state is to hold from now on; one element per node."""
 
     places: NodePlaces  #: Sorted by key.
-    #: Number of live tuples, 0 for a node that is to go; event time of the first one; least value.
+    #: Number of live tuples, 0 for a node to drop; event time of the first one; least value.
     live: Ints
     first: Ints
     values: kernel.Values
 
 
 class DeltaSequence(KeptSequence):
-    """The batch of one sequence of windows that evict by one delta, and so hold the same tuples."""
+    """Computes a batch of windows that evict by one delta, and so hold the same tuples."""
 
     @cached_property
     def _fed_values(self) -> kernel.Values:
@@ -539,11 +539,11 @@ class DeltaSequence(KeptSequence):
         return {window: self._run(window) for window in self._windows}
 
     @cached_property
-    def _ran(self) -> Mapping[int, WindowOutcome]:
+    def _outcomes(self) -> Mapping[int, WindowOutcome]:
         return {window: ran for window, (ran, _, _) in self._runs.items()}
 
     def _run(self, window: int) -> tuple[WindowOutcome, _Shown, PolicyInput]:
-        entered = self._entered(window, self._held)
+        entered = self._policy_input(window, self._held)
         applied, keys = entered.tuples, entered.keys
         fired = self._stage.settings[window].run(self._listed, applied, keys, self._stage.clock, entered.integers)
         chosen = self._shows(fired.end)
@@ -566,7 +566,7 @@ class DeltaSequence(KeptSequence):
         applied, is_new = entered.tuples, entered.is_fed
         new, _ = self._leaves
         held = self._held_nodes.select(new.column_names).cast(new.schema)
-        # Of partials that tie, the one in the earlier row counts as the older.
+        # If partials tie, the one in the earlier row counts as the older.
         table = pa.concat_tables([held, new]).combine_chunks()
         at = np.empty(len(is_new), np.int64)
         at[~is_new], at[is_new] = np.arange(len(held)), len(held) + np.arange(len(new))
@@ -615,7 +615,7 @@ class DeltaSequence(KeptSequence):
 
     @cached_property
     def _stored(self) -> _Nodes:
-        """Nodes to store: of new tuples, of what has become whole, and of what has lost tuples."""
+        """Nodes to store: leaves of new tuples, nodes that are now complete, and nodes that have lost tuples."""
         items, head = self._items, self._head
         leaves = (items.is_new & items.alive) | (~items.is_new & ~items.alive & (items.places.level == 0))
         found = [self._of_groups(items.places.at(leaves), np.flatnonzero(leaves), np.arange(int(leaves.sum())))]
@@ -642,7 +642,7 @@ class DeltaSequence(KeptSequence):
         return _Nodes(joined.places.at(chosen), joined.live[chosen], joined.first[chosen], values_at(joined.values, chosen))
 
     def _of_groups(self, places: NodePlaces, at: Ints, group: Ints) -> _Nodes:
-        """What is live of the items ``at``, by their ``group``, which ascends; the groups have these ``places``."""
+        """The live content of the items ``at``, as one node for each ``group``, which ascends; ``places`` are those of the nodes."""
         items, n = self._items, len(places.key)
         at, group = at[items.alive[at]], group[items.alive[at]]
         live = np.bincount(group, items.weight[at], minlength=n).astype(np.int64)
@@ -683,7 +683,7 @@ def _without(column: pa.Array, gone: npt.NDArray[np.bool_]) -> pa.Array:
 
 
 class BoundedSequence(PositionSequence):
-    """All tuples of a sequence: no batch has applied others before them, and none follows.
+    """Computes a sequence whose tuples are all in one batch.
 
     So its windows need no nodes. Those that evict from the front are combined by two stacks, in O(1) combines a tuple; those that evict by
     a delta, by a trie over all tuples of their key.
@@ -704,7 +704,7 @@ class BoundedSequence(PositionSequence):
         stage = self._stage
         nothing = WindowContent(np.zeros(self._tuples.n_keys + 1, np.int64), _NONE, _NONE, _NONE, no_values(0))
         for window in self._windows:
-            settings, entered = stage.settings[window], self._entered(window, nothing)
+            settings, entered = stage.settings[window], self._policy_input(window, nothing)
             fired = settings.run(self._listed, entered.tuples, entered.keys, stage.clock, entered.integers)
             if len(fired.key):
                 ranges = self._fed, fired.lo, fired.hi
@@ -722,7 +722,7 @@ class BoundedSequence(PositionSequence):
         applied, rows, objects = entered.tuples, self._fed, self._stage.objects
         in_order = len(rows) == len(self._tuples) and bool((rows[1:] > rows[:-1]).all())
         lifted = self._lifted if in_order else self._lifted.at(rows)
-        # Behind the windows of each key comes what it holds at the end.
+        # The windows of each key are followed by its content at the end.
         n_totals = np.bincount(fired.key, minlength=self._tuples.n_keys) + 1
         changes = window_changes(applied.offsets, fired.key, fired.hi, fired.gone_to, fired.removed, np.zeros(len(rows), np.bool_))
         key = np.repeat(np.arange(len(n_totals)), n_totals)
@@ -737,7 +737,7 @@ def advance(stage: PositionStage, rows: pa.Table, stored: pa.Table) -> Advanced:
     """Apply new ``rows`` to the ``stored`` state of some keys; O(n log n) in both.
 
     ``rows``: all new rows of these keys, with the columns of ``stage.state.rows``.
-    ``stored``: of these keys all ``key`` rows, all waiting tuples, and at least the nodes that
+    ``stored``: all ``key`` rows of these keys, all waiting tuples, and at least the nodes that
         :mod:`windowmill.windowing.columnar.position_reads` selects; columns as ``stage.state.schema``.
     """
     verify_once(stage.check, stored)

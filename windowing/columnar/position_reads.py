@@ -1,6 +1,6 @@
 """What a batch of windows over positions reads: the rows of the state that it needs, and the tuples that it may apply.
 
-Of windows that evict by a delta, tuples leave from anywhere, and a FlatFAT's nodes follow them. A leaf has its tuple's value in the delta's
+From windows that evict by a delta, tuples leave anywhere, and a FlatFAT's nodes follow them. A leaf has its tuple's value in the delta's
 column. A node of level 4, 8, 12, … has the least value of the live tuples below it, and their number. A node that loses tuples gets a new
 row, which supersedes the older ones; a row without live tuples removes the node. A batch evicts tuples whose values are below some bound.
 So a node's least value shows whether anything below it may leave, and a batch reads the parts of such nodes only.
@@ -55,7 +55,7 @@ from windowmill.windowing.kernels.lift import float64_of, int64_of, valid_of
 from windowmill.windowing.slicing.leaves import Leaves
 from windowmill.windowing.watermark import AFTER, BEFORE
 
-#: Column of tuples in addition to those of live rows: whether a tuple was stored to wait for the watermark.
+#: Additional column of tuples: whether a tuple was stored to wait for the watermark.
 WAITS = "_ waits"
 #: Levels from a stored node to its parts. A tuple that leaves changes one node on each level, whose 16 parts are read. More parts would be
 #: more rows to read, more levels more rows to write.
@@ -78,7 +78,7 @@ class StoredSequence:
 
     @classmethod
     def of(cls, name: str, stored: pa.Table, codes: Ints, n_keys: int) -> StoredSequence:
-        """Of ``stored``, the rows of the sequence ``name``; ``codes`` are the rows' key indices.
+        """Those of ``stored`` rows that belong to the sequence ``name``; ``codes`` are the rows' key indices.
 
         Raises ``StateCorruptError`` if rows are missing: a batch that adds rows of a key also adds a ``key`` row, which counts the tuples
         that wait.
@@ -107,7 +107,7 @@ class StoredSequence:
         return self._of_keys(int64_of(self.entries.column(column).combine_chunks()))
 
     def fraction(self, column: str) -> Floats:
-        """As :meth:`scalar`, a column of floats."""
+        """As :meth:`scalar`, for a column of floats."""
         return self._of_keys(float64_of(self.entries.column(column).combine_chunks()))
 
     def _of_keys(self, values: npt.NDArray[_T]) -> npt.NDArray[_T]:
@@ -181,7 +181,7 @@ def evictable_in(stage: PositionStage, window: int) -> Evictable:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bounds of some stored nodes, from statistics: greatest level, positions, and the least times of first tuples."""
+    """Bounds of some stored nodes, from statistics."""
 
     level: int  #: Greatest level.
     #: First and last position at which a node begins.
@@ -200,7 +200,7 @@ class NodesToRead(ABC):
 
     @abstractmethod
     def only(self, keys: Ints) -> Self:
-        """What is wanted of the keys of these indices, which are counted from 0 in it."""
+        """The nodes wanted of the keys with these indices, which are renumbered from 0."""
 
     @abstractmethod
     def holds(self, nodes: pa.Table, key: Ints) -> Bools:
@@ -213,7 +213,7 @@ class NodesToRead(ABC):
 
 @dataclass(frozen=True)
 class InnerNodes(NodesToRead):
-    """All inner nodes of a sequence whose tuples leave from anywhere; :func:`split_nodes` then selects the rest."""
+    """All inner nodes of a sequence from which tuples leave anywhere; :func:`split_nodes` then selects the leaves."""
 
     head: Ints  #: First position that the windows of each key hold; shape (n_keys,).
 
@@ -230,7 +230,7 @@ class InnerNodes(NodesToRead):
 
 @dataclass(frozen=True)
 class Stretch(NodesToRead):
-    """The stretch of positions that a window holds of each key, and what of it is evictable."""
+    """The stretch of positions that a window holds of each key, and its evictable tuples."""
 
     evictable: Evictable
     #: The stretch [``front``, ``stop``) before the batch; shapes (n_keys,).
@@ -267,10 +267,10 @@ class Stretch(NodesToRead):
 
 @dataclass(frozen=True)
 class Demand:
-    """What a batch needs of the state: ``entries`` of the ``active`` keys, and of their nodes those that are ``wanted``.
+    """What a batch needs of the state: ``entries`` of the ``active`` keys, and those of their nodes that are ``wanted``.
 
-    Of a window with n tuples that evicts from the front, these are the leaves that may leave it in the batch, and at most 2·log2(n) nodes
-    for the rest. Of windows that evict by a delta, they are the inner nodes, or the leaves that these call for.
+    For a window with n tuples that evicts from the front, these are the leaves that may leave it in the batch, and at most 2·log2(n) nodes
+    for the rest. For windows that evict by a delta, they are the inner nodes, or the leaves that these call for.
     """
 
     active: Bools  #: Mask of the keys that have new rows, or work by the watermark; shape (n_keys,).
@@ -305,7 +305,7 @@ class Demand:
         return cls(np.asarray(active, np.bool_), np.asarray(chosen & active[codes], np.bool_), wanted)
 
     def only(self, keys: Ints) -> Demand:
-        """The demand of the keys of these indices, which are counted from 0 in it."""
+        """The demand of the keys with these indices, which are renumbered from 0."""
         return replace(self, active=self.active[keys], wanted=[each.only(keys) for each in self.wanted])
 
     def holds(self, nodes: pa.Table, key: Ints) -> Bools:
@@ -345,7 +345,7 @@ class NodePlaces:
 
     @property
     def parents(self) -> NodePlaces:
-        """The node that each is a part of."""
+        """The parent of each node."""
         level = self.level + STRIDE
         return NodePlaces(self.key, level, self.begin >> level << level)
 
@@ -390,7 +390,7 @@ def live_nodes(name: str, stored: pa.Table, codes: Ints, head: Ints) -> Ints:
 
 
 def least_values(nodes: pa.Table, *, integers: bool) -> kernel.Values:
-    """The least value below each of ``nodes``; of ``integers`` if the delta's column holds such."""
+    """The least value below each of ``nodes``; ``integers`` is whether the delta's column holds integers."""
     whole, fraction = (nodes.column(column).combine_chunks() for column in (LEAST, FLOAT_LEAST))
     used = whole if integers else fraction
     return kernel.Values(float64_of(used), int64_of(whole), valid_of(used))
@@ -407,9 +407,9 @@ def greatest_values(values: kernel.Values, key: Ints, n_keys: int) -> kernel.Val
 
 
 def may_leave(settings: PolicySettings, greatest: kernel.Values, least: kernel.Values, *, integers: bool) -> Bools:
-    """Whether tuples of the values ``least`` leave when one of the value ``greatest`` arrives; shapes (n,).
+    """Whether tuples with the values ``least`` leave when one with the value ``greatest`` arrives; shapes (n,).
 
-    Rounding never makes a greater value evict less, so a node whose least value stays loses nothing to any smaller value either.
+    Rounding never makes a greater value evict less: a node whose least value stays loses nothing to smaller arriving values either.
     """
     both = greatest.known & least.known
     if not integers:
@@ -435,12 +435,12 @@ def make_up(nodes: NodePlaces, splits: Bools, stop: Ints) -> Bools:
 class Cover:
     """The nodes that make up the windows before a batch, each of which is evicted whole or not at all."""
 
-    used: Ints  #: Indices of the restored nodes that they are.
+    used: Ints  #: Indices of these nodes among the restored ones.
     split: Ints  #: Indices of the nodes whose parts are used instead.
 
     @classmethod
     def of(cls, nodes: NodePlaces, live: Ints, leaves: Bools, stop: Ints, total: Ints) -> Cover:
-        """Of restored ``nodes``.
+        """The cover by restored ``nodes``.
 
         ``live``: number of live tuples below each node.
         ``leaves``: mask of the nodes that may lose a tuple in the batch.

@@ -10,7 +10,7 @@ The state of a key holds, in rows of three kinds:
     A tuple that waits for the watermark.
 ``node``
     A leaf, which is the partial of one applied tuple, or an inner node. A batch appends the leaves of its tuples and the nodes that they
-    complete. Of windows that evict by a delta, a node that loses tuples gets a new row: see :mod:`.position_reads`.
+    complete. If windows evict by a delta, a node that loses tuples gets a new row: see :mod:`.position_reads`.
 
 Windows that apply the same tuples in the same order form a *sequence* and share its positions, nodes and waiting tuples. Windows that
 evict by a delta do so only if it is the same delta.
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
 #: Names of a key's scalars, in the order of the kernel's elements ``LAST`` to ``BASE``.
 STATE = ("last", "ticked", "tick", "fired", "inserted", "full", "has_base", "base")
-#: Those of them that are points of the axis.
+#: The scalars that are points of the axis.
 INSTANTS = frozenset({"last", "ticked", "tick"})
 _FRESH = {"last": BEFORE, "ticked": BEFORE, "tick": AFTER}
 _KINDS = {"count": kernel.COUNT, "time": kernel.TIME, "delta": kernel.DELTA, "punctuation": kernel.PUNCTUATION}
@@ -68,7 +68,7 @@ _NONE = np.empty(0, np.int64)
 
 
 class Triggers(NamedTuple):
-    """The triggers that fired in a batch, key by key in order of firing; int64, shapes (n_triggers,) but for ``removed``."""
+    """The triggers that fired in a batch, key by key in order of firing; int64, shapes (n_triggers,) except ``removed``."""
 
     key: Ints  #: Index of the key.
     #: Bounds of the window that is shown, and the trigger's number.
@@ -124,7 +124,7 @@ class PolicySettings:
 
     @property
     def acceptance(self) -> tuple[object, ...]:
-        """What decides which tuples are late: windows with equal values apply the same tuples in the same order."""
+        """The settings that decide which tuples are late: windows for which they are equal apply the same tuples in the same order."""
         settings = self.array
         if self._steps is None:
             return (int(settings[kernel.IDLE]),)
@@ -202,7 +202,7 @@ def values_of(delta: Delta | None, table: pa.Table, rows: Ints) -> kernel.Values
         return no_values(len(rows))
     column = table.column(delta.column).combine_chunks().take(pa.array(rows))
     if pa.types.is_date(column.type):
-        column = column.cast(pa.timestamp("us")).cast(pa.int64())  # as instants, in whose ticks the difference is
+        column = column.cast(pa.timestamp("us")).cast(pa.int64())  # as instants: the difference is in their ticks
     floats = float64_of(column)
     ints = int64_of(column) if holds_integers(delta, table) else np.zeros(len(column), np.int64)
     return kernel.Values(floats, ints, valid_of(column) & ~np.isnan(floats))
@@ -223,7 +223,7 @@ def joined_values(parts: Sequence[kernel.Values]) -> kernel.Values:
 
 
 def holds_integers(delta: Delta | None, table: pa.Table) -> bool:
-    """Whether the column of a delta policy in ``table`` holds integers; so if there is no such policy.
+    """Whether the column of a delta policy in ``table`` holds integers; true if there is no such policy.
 
     Decimals are compared as floats, too: their differences may be off in the last digit.
     """
@@ -364,12 +364,12 @@ class Forest:
     def aggregate(self, windows: Windows) -> dict[str, Column]:
         """All aggregates of ``windows``, which hold the tuples at positions [lo, hi).
 
-        O(log n) combines a window; of objects that can be deducted, no more than tuples leave and enter. Raises ``StateCorruptError`` if a
-        node is not there.
+        O(log n) combines a window; for objects that can be deducted, at most one for each tuple that leaves or enters. Raises
+        ``StateCorruptError`` if a node is not there.
         """
         objects, stretch = self.stored_objects, (self._nodes, windows.key, windows.lo, windows.hi)
         offsets, places = stretches(*stretch)
-        # To list what leaves and enters as well would cost kernels more than it spares them.
+        # For kernels, listing what leaves and enters would cost more than it saves.
         moved = moves(*stretch) if any(objects.deducts) else None
         left = _NONE if moved is None else moved[2]
         every = np.append(places, np.where(left <= LEFT, LEFT - left, left))

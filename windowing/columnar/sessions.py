@@ -1,14 +1,14 @@
 """Merges new rows and stored partials of sessions: those that the watermark passes become results, open ones are stored.
 
-A *fragment* is the first and last event time of some rows of one session, and their partial. The state holds fragments. Of each open
-session with new rows a batch stores one fragment, which holds the whole session. It supersedes the fragments of earlier batches within its
+A *fragment* is the first and last event time of some rows of one session, and their partial. The state holds fragments. For each open
+session with new rows, a batch stores one fragment, which holds the whole session and supersedes the fragments of earlier batches within its
 bounds.
 
 New rows at most a gap apart form a fragment, and the kernel merges fragments like interval events from their first row to their last.
 
 A row whose time lay in windows that had been shown when it arrived (a *suspect*) is a fragment of its own, which the kernel applies in
 order of arrival: it joins only a session that was still open then, and those that arrived together bring that session's next version where
-sessions are revised. All other rows join no session that was shown before they arrived, so in which order they arrive makes no difference.
+sessions are revised. All other rows join no session that was shown before they arrived, so their order of arrival makes no difference.
 
 With a greatest size, sessions are cut into pieces:
 
@@ -19,10 +19,10 @@ With a greatest size, sessions are cut into pieces:
     stored           [0 to 6]      9   12   15           the rows before 8 as one fragment, each instant from there on by itself
     pieces           0 3 6 9         │ 12 15
 
-A row before a session moves every place where it is cut, and a partial cannot be cut. But all rows of a key before the instant through
-which windows are closed lie in one piece: a piece that is open ends at or after that instant, so the next one begins there or later. They
-are one fragment, which no later row can cut: a piece that would end within it would be closed. From that instant on each instant of a key
-is a fragment of its own, until windows are closed through it. So only rows within disorder and lateness are kept in detail.
+A new first row of a session moves every place at which the session is cut, and a partial cannot be cut. But all rows of a key before the
+instant through which windows are closed lie in one piece: a piece that is open ends at or after that instant, so the next one begins there
+or later. They are one fragment, which no later row can cut: a piece that would end within it would be closed. From that instant on each
+instant of a key is a fragment of its own, until windows are closed through it. So only rows within disorder and lateness stay separate.
 
 A piece may be closed by its size while rows still come within a gap of its last event. Its fragments are superseded by a row that
 marks them as gone.
@@ -55,10 +55,10 @@ from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE, commits_of
 
-#: Column of a fragment where sessions are revised: the number of the version that the session is, or will be when it is shown.
+#: Column of a fragment if sessions are revised: the revision of the session, or that which it will have when it is shown.
 REVISION = "_revision"
-#: Columns of a fragment where sessions have a greatest size: this size, null for those that have none; and whether the fragment is closed,
-#: and is there to supersede others.
+#: Columns of a fragment if sessions have a greatest size: this size, null for sessions without; and whether the fragment is closed, and
+#: only supersedes others.
 LONGEST, GONE = "_longest", "_gone"
 _NONE = np.empty(0, np.int64)
 
@@ -76,7 +76,7 @@ def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Lay
 
 
 def own_columns(*, revises: bool, cuts: bool) -> tuple[str, ...]:
-    """Columns of a fragment in addition to keys, batch and partials; of sessions that are revised, or that a greatest size cuts."""
+    """Columns of a fragment in addition to keys, batch and partials, if sessions are revised, or if a greatest size cuts them."""
     return (GAP, FIRST, LAST, *([REVISION] if revises else []), *([LONGEST, GONE] if cuts else []))
 
 
@@ -114,8 +114,8 @@ class SessionStage(LiftingStage):
 def latest_fragments(fragments: pa.Table, codes: Ints, *, cut: bool = False) -> Ints:
     """Indices of the fragments that no later batch has superseded; fragments of one key and window share one of the ``codes``.
 
-    If one fragment lies within another, the outer one is the later. Not so where a greatest size cuts sessions, if one of them is ``GONE``:
-    there a fragment of a later batch supersedes those within it.
+    If one fragment lies within another, the outer one is the later. This does not hold if a greatest size cuts sessions, and one of them is
+    ``GONE``: then a fragment of a later batch supersedes those within it.
     """
     first, last, batch = (int64_of(fragments.column(name).combine_chunks()) for name in (FIRST, LAST, BATCH))
     if cut:
@@ -213,7 +213,7 @@ class Fragments:
 
     @property
     def revision(self) -> Ints:
-        """The number of the version that each stored fragment is; 0 for others."""
+        """The revision of each stored fragment; 0 for others."""
         if REVISION not in self.table.column_names:
             return np.zeros(len(self), np.int64)
         return int64_of(self.table.column(REVISION).combine_chunks())
@@ -249,12 +249,12 @@ class SessionTable:
     key: Ints
     first: Ints
     end: Ints
-    revision: Ints  #: Number of the version that it is.
-    part: Ints  #: What holds it: below the number of fragments a fragment, from there on a node. Empty if nothing does.
+    revision: Ints  #: Revision of each.
+    part: Ints  #: Part that holds each: a fragment if less than the number of fragments, else a node. Empty if there is none.
 
     @classmethod
     def of(cls, rows: Ints, part_of: Ints) -> Self:
-        """Sessions as the kernel has them, whose part p is ``part_of[p]``."""
+        """Sessions from the kernel's ``rows``; part p of the kernel is ``part_of[p]``."""
         return cls(rows[:, 0], rows[:, 1], rows[:, 2], rows[:, 3], part_of[rows[:, 4]])
 
     def __len__(self) -> int:
@@ -272,11 +272,11 @@ class MergedSessions:
     stage: SessionStage
     fragments: Fragments
     shown: SessionTable  #: The versions that the batch shows.
-    #: Versions that were shown, and whose session has other bounds since; each is of the revision that retracts it, and has no part.
+    #: Shown versions whose session has other bounds since; each has the revision that retracts it, and no part.
     retracted: SessionTable
     #: What the batch stores: with new rows, or other bounds than before. A session that is kept ends a gap after its last event.
     kept: SessionTable
-    gone: Bools  #: Mask of the kept ones that are closed: they supersede what is stored of them.
+    gone: Bools  #: Mask of the kept ones that are closed: they supersede their stored fragments.
     #: Node k combines the parts ``members[node_offsets[k]:node_offsets[k + 1]]``.
     node_offsets: Ints
     members: Ints
@@ -304,7 +304,7 @@ class MergedSessions:
         return sessions.chosen((sessions.end > begin) & (sessions.end <= end))
 
     def _identity(self, name: str, sessions: SessionTable) -> dict[str, pa.Array]:
-        """The columns of result rows of ``sessions`` but for aggregates."""
+        """The columns of result rows of ``sessions``, except aggregates."""
         n = len(sessions)
         own = {"window": pa.repeat(name, n), "window_start": pa.array(sessions.first), "window_end": pa.array(sessions.end)}
         own |= {"trigger": pa.nulls(n, pa.int64()), "revision": pa.array(sessions.revision), "batch": pa.repeat(self.stage.batch, n)}
@@ -348,7 +348,7 @@ def cut(stage: SessionStage, fragments: Fragments) -> MergedSessions:
     live = ~suspect
     owner, keys, starts, ends = event_bounds.sessions(gap, longest, rows, fragments.mark[order], suspect, live, accepted, stage.closed)
     refused, n_closed = fragments.number[order][suspect & ~accepted], len(keys)
-    # After the closed pieces come what is stored of the open ones: of a key all before the closed instant, and each instant from there on.
+    # Behind closed pieces come the parts to store of open ones: one for all of a key before the closed instant, then one an instant.
     instant = np.where(last < stage.closed, BEFORE, first)
     begins, open_ones = np.ones(n, np.bool_), np.flatnonzero(live)
     begins[open_ones[1:]] = (np.diff(key[open_ones]) > 0) | (np.diff(instant[open_ones]) != 0)
@@ -358,7 +358,7 @@ def cut(stage: SessionStage, fragments: Fragments) -> MergedSessions:
     n_new = np.add.reduceat(fragments.new[order[members]].astype(np.int64), offsets[:-1]) if len(members) else _NONE
     size = np.diff(offsets)
     gone = np.arange(len(part)) < n_closed
-    # Of a closed piece, fragments that stay within reach of the next batch; of an open one what has changed.
+    # A closed piece is kept if its stored fragments stay within reach of the next batch, an open one if it has changed.
     keeps = np.where(gone, (n_new < size) & (ending >= stage.closed), (n_new > 0) | (size > 1))
     begun = members[offsets[:-1]]
     kept = SessionTable(key[begun], first[begun], ending, np.zeros(len(part), np.int64), part).chosen(keeps)
@@ -412,7 +412,7 @@ def _joined(stage: SessionStage, fragments: Fragments) -> MergedSessions:
     # Stored fragments are open: those that end before the instant through which windows were shown have been shown.
     shown = ~fragments.new & (fragments.last + gap < stage.closed_before + stage.ahead)
     commits = commits_of(fragments.number)
-    # Of suspects that arrived together the latest comes first, so that one that joins others to an open session is there before them.
+    # Suspects that arrived together go from the latest to the earliest, so that one that joins others to an open session precedes them.
     order = np.lexsort((-fragments.first, commits, fragments.key))
     by_arrival = FragmentColumns(
         fragments.offsets(order),

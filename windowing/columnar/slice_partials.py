@@ -62,8 +62,8 @@ class SlicePartials:
     ints: Ints
     floats: Floats
     objects: Objects
-    #: Of late rows that revise windows, the spans of their key before the first of them arrived: for each window that shows empty ones the
-    #: starts of the first and last slice. The first is after the last where nothing was counted before. int64, shape (n, 2 · n_windows).
+    #: For late rows that revise windows, the spans of their key before the first of them arrived: starts of the first and last slice, for
+    #: each window that shows empty ones. The first is after the last if nothing was counted before. int64, shape (n, 2 · n_windows).
     before: Ints
     reaching: Ints  #: 1 for partials of events that began before their slice and last into it, else 0; int64, shape (n,).
     arrivals: Ints  #: Moment at which late rows that revise windows arrived, ``IN_TIME`` for others; int64, shape (n,).
@@ -103,9 +103,9 @@ def windows_of(numbering: Numbering, partials: SlicePartials, offsets: Ints, aft
 def reached_windows(
     numbering: Numbering, partials: SlicePartials, reaching: Ints, after: Ints, through: Ints | int
 ) -> tuple[Ints, Ints, Ints]:
-    """Key, number and partial of each window that events reach into from before its start: those of the partials that ``reaching`` lists.
+    """Key, number and partial of each window that events reach into from before its start; ``reaching`` lists these events' partials.
 
-    Leaves out windows that do not end in (``after``, ``through``]; the former has the shape of ``reaching``, as the latter may.
+    Leaves out windows that do not end in (``after``, ``through``]; ``after``, and maybe ``through``, has the shape of ``reaching``.
     """
     index, number = numbering.starting_at(partials.starts[reaching])
     partial, ends = reaching[index], numbering.bounds(number)[1]
@@ -118,7 +118,7 @@ def _with_members(
 ) -> tuple[Ints, Ints, Ints, Ints, tuple[Ints, Ints]]:
     """``windows`` (key, number, lo, hi) with their ``members`` and, after these, partials that are ``added`` (key, number, partial).
 
-    Windows of which nothing but added partials is known are among the result.
+    The result includes windows that have added partials only.
     """
     (key, number, lo, hi), (offsets, held), (added_key, added_number, added_partial) = windows, members, added
     given, keys, numbers = len(key), np.append(key, added_key), np.append(number, added_number)

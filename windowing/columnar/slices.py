@@ -16,8 +16,8 @@ An *interval event* has partials of one family in the slice where it begins, of 
     begins in        a
     reaches into         b       c              where a window begins
 
-A window [s, e) is made of the partials of the events that begin in its slices, and of those of the events that reach into the slice at s.
-An event is in exactly one of the two, so partials are combined into windows as those of points are.
+A window [s, e) combines the partials of the events that begin in its slices with those of the events that reach into the slice at s. An
+event is in exactly one of the two, so partials are combined as those of points are.
 
 An aggregate that weighs events by time counts an event in each slice that it overlaps, clipped to the slice. So each slice that an event
 crosses has a partial of the first family, which has the event's weight there and counts it in no other aggregate.
@@ -84,11 +84,11 @@ BATCH_ROWS = 200_000
 
 @dataclass(frozen=True)
 class Crossings:
-    """The edges of some grids, or the starts of their windows alone."""
+    """The edges of some grids, or only the starts of their windows."""
 
     sequences: tuple[tuple[int, int], ...]  #: Sequences of instants phase + k·period, as (period, phase).
     listed: tuple[CalendarGrid, ...]  #: Grids whose instants are no such sequences.
-    of_starts: bool  #: Whether of these grids only the starts of windows count.
+    of_starts: bool  #: Whether only the starts of these grids' windows count.
 
     @classmethod
     def of_edges(cls, edges: Edges) -> Self:
@@ -164,7 +164,7 @@ class IntervalLifting:
         return partials
 
     def chunks(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """``rows`` in pieces whose events have few partials, but for single events with many; raises as :meth:`most_partials`."""
+        """``rows`` in pieces with few partials each, except single events with many; raises as :meth:`most_partials`."""
         piece = np.cumsum(self.most_partials(rows)) // CHUNK_PARTIALS
         bounds = [0, *(np.flatnonzero(piece[1:] != piece[:-1]) + 1).tolist(), len(piece)]
         for first, last in pairwise(bounds):
@@ -176,8 +176,8 @@ class IntervalLifting:
         First come the slices in which events begin, then those that they cross, then those into which they reach.
 
         Returns the columns of the event, where an aggregate weighs by time also ``WEIGHT`` and ``WHOLE``; start of the slice; 1 if it
-        reaches into the slice, 0 if it begins in it or crosses it; of the partial of a late event where it begins, the start of the event's
-        last partial, of others their own start.
+        reaches into the slice, 0 if it begins in it or crosses it; and the start of the event's last partial for the first partial of a
+        late event, or else the partial's own start.
         """
         time, stop = spans_of(rows)
         reaches, into = self.starts.within(time, stop)
@@ -201,7 +201,7 @@ class IntervalLifting:
 
 
 def _without_marks(rows: pa.Table, closed: Ints, in_time: Bools) -> pa.Table:
-    """``rows`` with the marks ``closed``, but null for those ``in_time``: they bring no revisions either."""
+    """``rows`` with the marks ``closed``, null for rows ``in_time``: these bring no revisions either."""
     marks = {CLOSED: pa.array(closed, mask=in_time | (closed == BEFORE))}
     if ARRIVAL in rows.column_names:
         marks[ARRIVAL] = pc.if_else(pa.array(in_time), pa.scalar(None, pa.int64()), rows.column(ARRIVAL).combine_chunks())
@@ -228,7 +228,7 @@ def _clipped(time: Ints, stop: Ints, crosses: Ints, at: Ints) -> Ints:
 
 
 class RowColumns(Protocol):
-    """The settings of a stage that say which columns it reads of a row, in addition to event time, and what it makes of them.
+    """The settings of a stage: which columns it reads of a row, in addition to event time, and what it makes of them.
 
     ``layout`` is that of the partials; null for rows that are kept as they are.
     """
@@ -342,12 +342,12 @@ class WindowStage:
 
     slices: SliceStage
     grids: tuple[tuple[str, WindowGrid], ...]
-    #: The batch emits the windows that end in (after, through], as far as rows came in time for them.
+    #: The batch emits the windows that end in (after, through], without the rows that came too late for them.
     after: int
     through: int
-    keep_from: int | None  #: The state keeps the batch's slices that start at or after this instant; null for none.
+    keep_from: int | None  #: The state keeps the batch's slices that start at or after this instant; null if it keeps none.
     schema: pa.Schema  #: Columns of a result row.
-    nodes: NodeStage | None = None  #: Nodes that the state keeps in addition to slices; null for none.
+    nodes: NodeStage | None = None  #: Nodes that the state keeps in addition to slices; null if it keeps none.
     revising: Revising | None = None  #: How late rows revise windows that end at or before ``through``; null if they revise none.
     continues: bool = False  #: Whether earlier batches emitted the windows that end at or before ``after``; if not, no batch emits them.
 
@@ -380,7 +380,7 @@ class WindowStage:
 
 def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | None = None) -> Iterator[Sliced]:
     """Lift rows into slices: those of all keys, or of a ``share`` of the keys. O(n log n) in rows."""
-    # Shares are taken of chunks, so that the slices of a key are the same whoever lifts them.
+    # Shares are taken of chunks, so that the slices of a key do not depend on who lifts them.
     chunks = _chunks(batches) if share is None else (share.rows(table, stage.keys) for table in _chunks(batches))
     if stage.intervals is not None:
         chunks = (part for table in chunks for part in stage.intervals.chunks(table))
@@ -394,7 +394,7 @@ def sliced(stage: SliceStage, batches: Iterable[pa.RecordBatch], share: Share | 
 
 
 def _without_refused(rows: pa.Table) -> tuple[pa.Table, tuple[int, ...]]:
-    """The ``rows`` that windows count, and for each grid, how many of all, some of which are late, came too late for one of its windows."""
+    """The ``rows`` that windows count; and for each grid, how many of all ``rows`` came too late for one of its windows."""
     names = [name for name in rows.column_names if name.startswith(f"{MISSED} ")]
     missed = tuple(pc.sum(rows.column(name)).as_py() or 0 for name in names)
     refused = rows.column(REFUSED)

@@ -35,7 +35,7 @@ class SessionLimits(NamedTuple):
     """Limits of a session, in ticks of the axis."""
 
     gap: int  #: Longest pause between two rows of a session.
-    longest: int  #: A session is split at a row that begins this long after its first row; ``AFTER`` for never.
+    longest: int  #: A session is split at a row that begins this long after its first row; ``AFTER`` if sessions have no greatest size.
 
 
 class ClosedSessions(NamedTuple):
@@ -78,7 +78,7 @@ def sessions(gap: int, longest: int, rows: Rows, marks: Ints, suspect: Bools, li
     closed = ClosedSessions(np.full(n, -1, np.int64), np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.int64))
     for key in range(len(rows.offsets) - 1):
         first, last = rows.offsets[key], rows.offsets[key + 1]
-        # A row that joins others to an open session is there before them.
+        # A row that joins others to an open session comes before them.
         for row in suspects_of(first, last, suspect, rows.moment, True):
             count = _close(limits, rows, key, rows.moment[row], live, marks[row], closed, count)
             live[row] = True
@@ -325,7 +325,7 @@ def _windows_of_key(
     for turn in range(len(behind) + 1):
         closed = judged.marks[behind[turn]] if turn < len(behind) else through
         together = 0 < turn < len(behind) and rows.moment[behind[turn]] == rows.moment[behind[turn - 1]]
-        # Of rows that arrive later, only suspects can lie in windows that close now, and these are not held yet.
+        # Among rows that arrive later, only suspects can lie in windows that close now, and these are not held yet.
         starts = _starts(rows, first, last, judged.held, AFTER, fronts.begun[key])[: 0 if together else last - first]
         for place in range(len(starts) - size + 1):
             start, end = starts[place], starts[place + size - 1] + 1
@@ -430,7 +430,7 @@ def _open(size: int, rows: Rows, first: int, last: int, held: Bools, row: int, b
 
 
 class FragmentColumns(NamedTuple):
-    """Fragments of all keys, sorted by key and arrival, of those that arrived together the latest first. Times in ticks of the axis.
+    """Fragments of all keys, by key and arrival; if several arrived together, the latest comes first. Times in ticks of the axis.
 
     Those of the state come first.
     """
@@ -440,11 +440,11 @@ class FragmentColumns(NamedTuple):
     first: Ints
     last: Ints
     fresh: Bools  #: Mask of the fragments of new rows.
-    suspect: Bools  #: Mask of the rows that windows were shown past when they arrived, each a fragment of its own.
-    moments: Ints  #: Moment of arrival of each, of a run of rows that of the first; shape (n_fragments,).
-    #: Of a suspect, the instant through which windows were closed when it arrived: it counts if the session that it joins was open.
+    suspect: Bools  #: Mask of the suspects, each a fragment of its own.
+    moments: Ints  #: Moment of arrival of each, or of the first row of a run; shape (n_fragments,).
+    #: For a suspect, the instant through which windows were closed when it arrived: it counts if the session that it joins was open.
     marks: Ints
-    revision: Ints  #: Of a fragment of the state, the number of the version that it is; of others 0.
+    revision: Ints  #: Revision number of a fragment of the state; 0 for others.
     shown: Bools  #: Mask of the fragments of the state that have been shown as they are.
 
 
@@ -478,7 +478,7 @@ class _Found(NamedTuple):
 
 @njit
 def sessions_of(gap: int, ahead: int, closed: int, fragments: FragmentColumns) -> Any:
-    """Join fragments into sessions; show those that the watermark passes, and again when suspects arrive; O(n(1 + s)) for s open sessions.
+    """Join fragments into sessions; show sessions that the watermark passes or suspects change; O(n(1 + s)) for s open sessions.
 
     No fragment but a suspect joins a session that has been shown, so only suspects need a look at what was shown and closed before them.
 
@@ -535,7 +535,7 @@ def sessions_of(gap: int, ahead: int, closed: int, fragments: FragmentColumns) -
 
 @njit
 def uncovered(codes: Ints, first: Ints, last: Ints, batch: Ints, gone: Bools) -> Bools:
-    """Mask of the fragments that are not gone, and that none of a later batch covers; shapes (n_fragments,).
+    """Mask of the fragments that are not gone, and that no fragment of a later batch covers; shapes (n_fragments,).
 
     Fragments are sorted by code, first event time, and from the latest batch on. O(n m) if m of a code are longer than an instant.
     """
@@ -614,7 +614,7 @@ def _join(
 ) -> Any:
     """Make one session of a fragment and the sessions of slots ``begin:end``; returns the new ``low`` and ``high``.
 
-    Its version is the one after the greatest that was shown of these. Those of them that have been shown with other bounds are retracted.
+    Its revision follows the greatest one of these that was shown. Those shown with other bounds are retracted.
     """
     first, last, revision = fragments.first[part], fragments.last[part], fragments.revision[part]
     head, tail = part, part

@@ -2,7 +2,7 @@
 
 A key's applied tuples are numbered 0, 1, 2, …. Node (level, begin) is the partial of the 2^level tuples from position ``begin``, a multiple
 of 2^level; nodes of level 0 are leaves. A stretch [lo, hi) is made of the greatest nodes that lie within it, at most 2·log2(hi − lo) of
-them. Which these are depends on lo and hi alone, so the result does not depend on how the input is cut into batches.
+them. They depend on lo and hi alone, so the result does not depend on how the input is divided into batches.
 
 Where tuples leave from anywhere, a key has a *trie*: one binary tree over its *items*, the partials that its window begins with or takes
 in.
@@ -14,8 +14,8 @@ in.
     trie               (a ⊕ (b ⊕ c))                the node of [0, 8) holds that of [0, 4) ⊕ that of [4, 8); an empty side costs no combine
 
 A node of the trie covers an aligned stretch [i · 2^l, (i + 1) · 2^l) of positions, and holds the partial of the window's tuples there.
-Stretches that hold the same items are one node. So the order of combining follows from the positions of the window's tuples alone, whatever
-stretches were given as one item.
+Stretches that hold the same items are one node. So the order of combining depends only on the positions of the window's tuples, not on
+which stretches are items.
 
 References
 ----------
@@ -32,7 +32,7 @@ from windowmill.windowing.kernels import combine as op
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints, clear_atom, combine_atom, copy_atom
 from windowmill.windowing.kernels.compilation import inlined, inner, njit
 
-#: Place of a node that is not there; and what the place of a node that leaves a window is subtracted from.
+#: Place of a missing node; and the number from which the place of a node that leaves a window is subtracted.
 MISSING, LEFT = -1, -2
 
 
@@ -95,7 +95,7 @@ def _count(lo: int, hi: int) -> int:
 
 @inner
 def _list_nodes(nodes: NodeColumns, key: int, lo: int, hi: int, places: Ints, at: int) -> int:
-    """Write to ``places``, from ``at`` on, those of the greatest nodes within [``lo``, ``hi``); returns where the next one goes."""
+    """Write the places of the greatest nodes within [``lo``, ``hi``) to ``places``, from ``at`` on; returns the next free index."""
     position = lo
     while position < hi:
         level = level_at(position, hi)
@@ -125,7 +125,7 @@ def stretches(nodes: NodeColumns, key: Ints, lo: Ints, hi: Ints) -> Any:
 
 @njit
 def moves(nodes: NodeColumns, key: Ints, lo: Ints, hi: Ints) -> Any:
-    """As :func:`stretches`, but of a stretch what has left and entered since the one before it, where these are fewer nodes than its own.
+    """As :func:`stretches`, but a stretch gives what left and entered since the one before, where that is fewer nodes than its own.
 
     Returns
     -------
@@ -327,7 +327,7 @@ def combine_work(
 
 @inner
 def _combine_listed(line: Ints, begun: int, ended: int, listed: Any, given: Any, nodes: Any, out: Any) -> None:
-    """Execute the work listed for the windows begun:ended, for one atom; each window's total is the node that is its root, 0 for none.
+    """Execute the work listed for the windows begun:ended, for one atom; each window's total is its root node, 0 if it is empty.
 
     As in :mod:`windowmill.windowing.kernels.two_stacks`, calls with constants are specialized.
     """

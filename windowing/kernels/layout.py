@@ -95,7 +95,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A column of the sink: which function of which atoms, and how it is computed from them."""
+    """A column of the sink: its function, the atoms, and how it is computed from these."""
 
     name: str
     function: str
@@ -153,7 +153,7 @@ class Layout:
         return (*(stored.name for stored in self.fields if stored.atom in atoms), *objects)
 
     def columns_among(self, stored: Layout) -> dict[str, str]:
-        """For each column of partials the one of the layout ``stored`` that holds the same; without those that it lacks."""
+        """For each column of partials, the column of the layout ``stored`` with the same content, if it has one."""
         places = {atom: place for place, atom in enumerate(stored.atoms)}
         found: dict[str, str] = {}
         for index, atom in enumerate(self.atoms):
@@ -311,9 +311,9 @@ def _roles(atom: Atom, pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> 
 class WiderPartials:
     """How partials that were stored before a column was widened are read in the wider layout of the same spec."""
 
-    #: For each column of the wider layout, that of the narrower one which holds the same, maybe in a narrower type.
+    #: For each column of the wider layout, the column of the narrower one with the same content, maybe in a narrower type.
     same: Mapping[str, str]
-    #: Columns, by role, of sums that are of floats or decimals now, each with those in which they were of whole numbers.
+    #: For sums that were of whole numbers and are of floats or decimals now: new columns by role, and old ones.
     sums: Sequence[tuple[Mapping[str, StoredField], Mapping[str, StoredField]]]
 
     @classmethod

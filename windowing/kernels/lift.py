@@ -368,7 +368,7 @@ def _limbs(whole: int) -> Ints:
 
 
 def _parted(limbs: Ints) -> tuple[Ints, pa.Array]:
-    """Sums of decimals, shape (n, 3), as two limbs that 38 digits hold, and how many times 10**38 are to be added, null for none."""
+    """Sums of decimals, shape (n, 3), as two limbs of at most 38 digits, and how many times 10**38 to add; null if none are."""
     low = limbs[:, :2].copy()
     # Less than 10**37 / 2**64 in the second limb, and its sign alone in the third: fewer than 38 digits.
     great = np.flatnonzero((limbs[:, 2] != low[:, 1] >> 63) | (low[:, 1] > _FEW) | (low[:, 1] < -_FEW))

@@ -75,7 +75,7 @@ class Atom:
     ``least`` and ``greatest`` keep the extreme value. If they are ``ordered`` they keep a row: ``columns`` are (by, value) for the row with
     the extreme ``by``, where the earlier row in (time, tie_break) order wins a tie, or (value,) for the first or last row in that order.
     ``sum_product`` sums the product of two columns, ``sum_weight`` the second column, over rows where neither is null. ``area`` and
-    ``lasting`` do so of a column and of how long each event lasts in a slice, ``clipped`` to it.
+    ``lasting`` are the same for a column and the time that each event lasts in a slice, ``clipped`` to it.
     """
 
     kind: AtomKind
@@ -338,7 +338,7 @@ def picked(result: Result, partials: Partials, place: int = 0) -> pa.Array:
         rows, name = partials.ints_of(atom)[:, ROW], layout.fields_of[atom]["value"].name
     column, none = partials.table.column(name).combine_chunks(), np.asarray(rows < 0)
     taken = column.take(pa.array(np.where(none, 0, rows), mask=none)) if len(column) else pa.nulls(len(rows), column.type)
-    # Of two equal zeros either may have been kept; the value of an arg_min or arg_max is given as it is.
+    # Either of 0.0 and −0.0 may have been kept: give 0.0. The value of an arg_min or arg_max stays as it is.
     return pc.add(taken, 0.0) if pa.types.is_floating(taken.type) and not kept.ordered else taken
 
 

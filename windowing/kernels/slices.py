@@ -260,7 +260,7 @@ class SortedSlices(NamedTuple):
     reaching: Ints  #: 1 for rows that began before their slice and last into it, else 0: they are of the windows that begin with the slice.
     marks: Ints  #: Rows of the slice came late for windows that end at or before this instant; ``BEFORE``: for none.
     moments: Ints  #: Moment at which the rows of a slice with a mark arrived; less than all of these for other slices.
-    #: Of slices with a mark, the span of the key before their rows arrived: starts of the first and last slice that are counted. ``first``
+    #: For slices with a mark, the span of the key before their rows arrived: starts of the first and last slice that are counted. ``first``
     #: is after ``last`` where nothing was counted before, or windows that hold nothing are not shown.
     first: Ints
     last: Ints
@@ -316,7 +316,7 @@ def late_windows(grid: NumberedWindows, arrived: SortedSlices, since: int, laten
 
 @njit
 def versions(grid: NumberedWindows, arrived: SortedSlices, since: int, keys: Ints, windows: Ints, slices: Ints, continues: Bools) -> Any:
-    """The revision number and the slices of each version: of the first version of a window all, of those that follow only the late rows.
+    """The revision number and the slices of each version: all slices for a window's first version, only late ones for those that follow.
 
     Parameters
     ----------
@@ -374,7 +374,7 @@ def versions(grid: NumberedWindows, arrived: SortedSlices, since: int, keys: Int
 
 @helper
 def _list_earlier(arrived: SortedSlices, since: int, late: int, window: Any, write: bool, members: Ints, n_members: int) -> Any:
-    """List what a window holds beside its range, of which ``late`` is the first late slice in the batch.
+    """List what a window holds outside its range; ``late`` is its first late slice in the batch.
 
     ``window`` is its start and end; the slices between them with a mark that reach into none; the places of the slices that start with the
     window; and whether a slice between its bounds has no mark. Returns the revision that ``late`` brings, and the number of members.

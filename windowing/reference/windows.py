@@ -38,7 +38,7 @@ _MONTH_US = 146_097 * DAY_US / 4_800  # mean over the 400 years after which the 
 class Calendar:
     """Converts between instants (microseconds, UTC) and the wall clock of one time zone.
 
-    A wall time that a clock change skips is converted with the old offset. Of a wall time that occurs twice, the first is meant.
+    A wall time that a clock change skips is converted with the old offset. A wall time that occurs twice means its first occurrence.
     """
 
     def __init__(self, zone: str | None) -> None:

@@ -173,7 +173,7 @@ class BatchEffect:
     refused: Bools
     kept: Bools  #: Leaves that later windows may hold.
     windows: list[Windows] = field(default_factory=list)  #: The windows that are now complete.
-    partly: Bools | None = None  #: Counted rows that came too late for another window that holds them; null for none.
+    partly: Bools | None = None  #: Counted rows that came too late for another window that holds them; null if there are none.
 
     @property
     def n_missed(self) -> int:
@@ -198,7 +198,7 @@ class Slicer(Protocol):
         """Record the window at which each group's front was last rebuilt; −1 if it was not."""
 
     def due(self, leaves: Leaves, applied: BatchEffect, clock: Clock) -> Ints:
-        """For each key, a watermark before which it has no work unless one of its rows arrives; ``AFTER`` for never."""
+        """For each key, the watermark before which it has no work unless one of its rows arrives; ``AFTER`` if it has none."""
 
     def snapshot(self) -> dict[str, pa.Table]:
         """The state, as tables by name."""

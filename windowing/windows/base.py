@@ -332,7 +332,7 @@ class PolicyRules:
 
 
 class RuledWindow(Window):
-    """A window that its rules describe but for what ``explain`` and the report say of its type."""
+    """A window that its rules describe, except for what ``explain`` and the report say about its type."""
 
     @abstractmethod
     def rules(self) -> GridRules | PolicyRules:

@@ -81,8 +81,8 @@ class Hopping(RuledWindow):
     @property
     def ends_can_coincide(self) -> bool:
         # 29, 30 and 31 January plus a month are all the last of February. Where the clocks are set back, two starts an hour apart have one
-        # wall-clock time, and so have their ends a day later. Of two midnights that are one because a zone skips the day between them, each
-        # may end a window.
+        # wall-clock time, and so have their ends a day later. If a zone skips a day, the two midnights around it are one instant, at which
+        # two windows may end.
         on_the_wall = self.timezone is not None and self.size.is_calendar and not self.hop.months
         return bool(self.size.months and not self.hop.months) or (on_the_wall and self.hop != self.size)
 
