@@ -18,7 +18,7 @@ from windowmill.checkpoints.stores import Options
 from windowmill.jobs.layouts.base import Part
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Emission, TableInput
-from windowmill.jobs.layouts.output import Output, Quarantine, Role, decoded, encoded, returnable
+from windowmill.jobs.layouts.output import Output, QuarantineRows, Role, decoded, encoded, returnable
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import NO_ANSWERS, Answers, PlainRows
 from windowmill.windowing.columnar.hashes import RowCheck
@@ -54,9 +54,9 @@ class Job:
         return self.plan.fills if self.plan.changes_spec else self.windows
 
     @property
-    def quarantine(self) -> Quarantine:
+    def quarantine(self) -> QuarantineRows:
         paths = () if self.plan.restates else tuple(file.path for file in self.reading.files)
-        return Quarantine(self.runnable.pipeline, self.plan, paths)
+        return QuarantineRows(self.runnable.pipeline, self.plan, paths)
 
     @cached_property
     def input(self) -> TableInput:

@@ -37,7 +37,7 @@ from windowmill.jobs.layouts.base import (
     emits_within_range_only,
 )
 from windowmill.jobs.layouts.lateness import JUDGED_BY, marked, too_late_among, usable, usable_times
-from windowmill.jobs.layouts.output import FAILURE, JSON, RETURNED, Output, Quarantine, encode_result, failure_of
+from windowmill.jobs.layouts.output import FAILURE, JSON, RETURNED, Output, QuarantineRows, encode_result, failure_of
 from windowmill.jobs.schedulers.exchange import (
     Exchange,
     OutputWriter,
@@ -208,7 +208,7 @@ def load(part: Part, new: FileRows | NumberedRows | None, emission: Emission, st
 class Quarantining:
     """The quarantine of a batch's rows; picklable."""
 
-    quarantine: Quarantine
+    quarantine: QuarantineRows
     targets: Targets
     lateness: int  #: The pipeline's lateness, in ticks of the axis.
     #: For each part that refuses rows, the files that hold their numbers; null if a part refuses none, and no row can be too late.

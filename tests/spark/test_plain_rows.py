@@ -30,7 +30,7 @@ from windowmill.jobs.batch import steps
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.json_lines import to_json
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.layouts.output import Quarantine
+from windowmill.jobs.layouts.output import QuarantineRows
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.schedulers import file_rows
 from windowmill.jobs.schedulers.exchange import Target, Targets, read_files
@@ -328,7 +328,7 @@ def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
     names = [name for name in ours.column_names if not name.startswith("_")]
     source = open_source(pipeline)
     frame = read_rows(spark, source, whole(source), runnable_of(pipeline), now_us=NOW)
-    quarantine = Quarantine(pipeline, plan, [])
+    quarantine = QuarantineRows(pipeline, plan, [])
     target = Target(str(tmp_path / "q"), quarantine.schema)
     written = Quarantining(quarantine, Targets(3, "a", {"quarantine": target}), 0).write_of_frame(frame, names)
     by_spark = pa.Table.from_batches(read_files(target.table, written.files["quarantine"])).to_pylist()
