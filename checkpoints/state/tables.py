@@ -98,17 +98,15 @@ _BUCKET = pa.field(BUCKET, pa.int32())
 _LEADING = (BUCKET, KIND, SEQUENCE, SLICE, LEVEL, REACHING, CLOSED, GAP, NODE_LEVEL, FIRST, LAST, BATCH)
 
 
-def order_of(columns: Sequence[str]) -> list[str]:
+def order_of(columns: Sequence[str], *, of_batch: bool = False) -> list[str]:
     """The columns by which rows of a table with these ``columns`` are sorted.
 
-    Rows that are read together are then stored together, so statistics exclude most files and pages from a read of few rows.
+    Rows that are read together are then stored together, so statistics exclude most files and pages from a read of few rows. The files of a
+    batch (``of_batch``) are not sorted if no read filters by kind, level or family of slices.
     """
+    if of_batch and not {KIND, LEVEL, NODE_LEVEL, REACHING} & set(columns):
+        return []
     return [name for name in (KIND, LEVEL, NODE_LEVEL, REACHING, SLICE, LAST, BUCKET) if name in columns]
-
-
-def order_in_batches(columns: Sequence[str]) -> list[str]:
-    """As :func:`order_of`, for the files of a batch: empty if no read filters by kind, level or family of slices."""
-    return order_of(columns) if {KIND, LEVEL, NODE_LEVEL, REACHING} & set(columns) else []
 
 
 def batches_of(file: Mapping[str, Any]) -> tuple[int, int]:

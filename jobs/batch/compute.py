@@ -17,7 +17,7 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import ReplacedRange
 from windowmill.checkpoints.data_files import DataFile, remove
 from windowmill.checkpoints.delta_tables import delta_rs_can_write, newest
-from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_in_batches
+from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_of
 from windowmill.checkpoints.stores import is_table, use_options
 from windowmill.jobs.batch.applying import carried_of, with_gaps
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job, Step, untimed
@@ -152,7 +152,7 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
         {
             "sink": sink,
             "retracted": sink,
-            "state": Target(runnable.places.state, state, order_in_batches(state.names), keys_of(state)),
+            "state": Target(runnable.places.state, state, order_of(state.names, of_batch=True), keys_of(state)),
             "quarantine": Target(quarantine, job.quarantine.schema),
             "refused": Target(quarantine, REFUSED_SCHEMA),
         },

@@ -24,20 +24,9 @@ from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.sources.unusable_rows import REASONS, TOO_LATE, details_of, with_texts
 from windowmill.windowing import errors
 from windowmill.windowing.bounds import PRINTABLE
-from windowmill.windowing.columnar.added_columns import (
-    FILE,
-    KIND,
-    LEVEL,
-    REASON,
-    RETRACTED,
-    ROW,
-    SLICE,
-    TIME,
-    UNREAD,
-    VERSION,
-    WATERMARK_OF,
-)
+from windowmill.windowing.columnar.added_columns import FILE, KIND, REASON, RETRACTED, ROW, SLICE, TIME, UNREAD, VERSION, WATERMARK_OF
 from windowmill.windowing.columnar.positions import NODE, SEQUENCE
+from windowmill.windowing.columnar.slices import number_of_nodes
 from windowmill.windowing.counts import Counts, WindowRows
 from windowmill.windowing.errors import WindowmillError
 
@@ -162,8 +151,7 @@ def restored_kinds(stored: pa.Table | None) -> Restored:
     if SEQUENCE in stored.column_names and KIND in stored.column_names:  # a key may have the name of the one
         n, kinds = pc.sum(pc.equal(stored.column(KIND), NODE)).as_py() or 0, (FLATFAT, OTHERS)
     elif SLICE in stored.column_names:
-        nodes = pc.greater(stored.column(LEVEL), 0) if LEVEL in stored.column_names else None
-        n, kinds = 0 if nodes is None else pc.sum(nodes).as_py() or 0, (SLICE_NODES, SLICES)
+        n, kinds = number_of_nodes(stored), (SLICE_NODES, SLICES)
     else:
         n, kinds = 0, (FLATFAT, OTHERS)
     return {kind: rows for kind, rows in zip(kinds, (n, stored.num_rows - n), strict=True) if rows}

@@ -249,6 +249,11 @@ class RowColumns(Protocol):
     def conditions(self) -> Sequence[str]: ...
 
 
+def number_of_nodes(rows: pa.Table) -> int:
+    """How many of the stored ``rows`` are nodes over slices."""
+    return (pc.sum(pc.greater(rows.column(LEVEL), 0)).as_py() or 0) if LEVEL in rows.column_names else 0
+
+
 @dataclass(frozen=True)
 class LiftingStage:
     """Settings for lifting rows into partials."""
