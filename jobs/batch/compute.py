@@ -32,6 +32,7 @@ from windowmill.jobs.layouts.output import (
     collect_results,
     combine_counts,
     encode_result,
+    quarantine_schema,
 )
 from windowmill.jobs.schedulers import local, tasks
 from windowmill.jobs.schedulers.exchange import REFUSED_SCHEMA, Exchange, OutputWriter, Target, Targets, task_number
@@ -153,7 +154,7 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
             "sink": sink,
             "retracted": sink,
             "state": Target(runnable.places.state, state, order_of(state.names, of_batch=True), keys_of(state)),
-            "quarantine": Target(quarantine, job.quarantine.schema),
+            "quarantine": Target(quarantine, quarantine_schema(pipeline)),
             "refused": Target(quarantine, REFUSED_SCHEMA),
         },
         job.options,

@@ -157,6 +157,25 @@ def restored_kinds(stored: pa.Table | None) -> Restored:
     return {kind: rows for kind, rows in zip(kinds, (n, stored.num_rows - n), strict=True) if rows}
 
 
+def quarantine_schema(pipeline: Pipeline) -> pa.Schema:
+    instant = pa.int64() if pipeline.time.integer_axis else pa.timestamp("us", "UTC")
+    return pa.schema(
+        [
+            ("pipeline", pa.string()),
+            ("generation", pa.string()),
+            ("batch", pa.int64()),
+            ("reason", pa.string()),
+            ("detail", pa.string()),
+            ("source_version", pa.int64()),
+            ("source_file", pa.string()),
+            ("source_row", pa.int64()),
+            ("event_time", instant),
+            ("watermark", instant),
+            ("row", pa.string()),
+        ]
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class QuarantineRows:
     """Makes the rows of the quarantine table of a batch; picklable."""
@@ -164,25 +183,6 @@ class QuarantineRows:
     pipeline: Pipeline
     plan: Plan
     paths: Sequence[str]  #: The path of each file that the batch reads; none where the rows have been written to files of their own.
-
-    @property
-    def schema(self) -> pa.Schema:
-        instant = pa.int64() if self.pipeline.time.integer_axis else pa.timestamp("us", "UTC")
-        return pa.schema(
-            [
-                ("pipeline", pa.string()),
-                ("generation", pa.string()),
-                ("batch", pa.int64()),
-                ("reason", pa.string()),
-                ("detail", pa.string()),
-                ("source_version", pa.int64()),
-                ("source_file", pa.string()),
-                ("source_row", pa.int64()),
-                ("event_time", instant),
-                ("watermark", instant),
-                ("row", pa.string()),
-            ]
-        )
 
     def of(self, rows: pa.Table, columns: list[str]) -> pa.Table:
         """The rows of the table for ``rows`` with these ``columns`` of the source, each of which has a reason."""

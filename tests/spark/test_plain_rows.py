@@ -30,7 +30,7 @@ from windowmill.jobs.batch import steps
 from windowmill.jobs.batch.planning import next_run
 from windowmill.jobs.json_lines import to_json
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.layouts.output import QuarantineRows
+from windowmill.jobs.layouts.output import QuarantineRows, quarantine_schema
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.schedulers import file_rows
 from windowmill.jobs.schedulers.exchange import Target, Targets, read_files
@@ -329,7 +329,7 @@ def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
     source = open_source(pipeline)
     frame = read_rows(spark, source, whole(source), runnable_of(pipeline), now_us=NOW)
     quarantine = QuarantineRows(pipeline, plan, [])
-    target = Target(str(tmp_path / "q"), quarantine.schema)
+    target = Target(str(tmp_path / "q"), quarantine_schema(pipeline))
     written = Quarantining(quarantine, Targets(3, "a", {"quarantine": target}), 0).write_of_frame(frame, names)
     by_spark = pa.Table.from_batches(read_files(target.table, written.files["quarantine"])).to_pylist()
     here = quarantine.of(refused, names)
