@@ -18,13 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints.batches import Changes, Plan
-from windowmill.checkpoints.data_files import DataFile, remove, write_files
+from windowmill.checkpoints.data_files import DataFile, read_files, remove, write_files
 from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import sql_text
 from windowmill.checkpoints.stores import is_table
-from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.sources.table_rows import ends_in_sql, queried
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED

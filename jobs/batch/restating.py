@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 
 from windowmill.checkpoints.batches import Changes, RestatePlan, effective_batches, state_plans
-from windowmill.checkpoints.data_files import DataFile, FileWriter, remove, write_files
+from windowmill.checkpoints.data_files import DataFile, FileWriter, read_files, remove, write_files
 from windowmill.checkpoints.delta_tables import files_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
@@ -33,7 +33,6 @@ from windowmill.jobs.batch.counted_rows import table_rows, uncounted_changes, we
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.progress import Progress, Restated
 from windowmill.jobs.batch.window_history import Stretch, left_out
-from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource, first_time, spans, without_mapping
