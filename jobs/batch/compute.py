@@ -57,7 +57,7 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
         counts, judged = local.compute_parts(new, parts, loaded, batch, writer)
         if judged is not None and (refused := judged.refused()) is not None:
-            writer.quarantined(job.quarantine.of(refused, batch.columns.struct.names))
+            writer.quarantine_rows(job.quarantine.of(refused, batch.columns.struct.names))
         output = counts + _keep_state(job, writer) + writer.output() + Output(counts=Counts(rows_read=surveyed.rows_read))
         check_balance(job.input, output.counts)
         return _computed(job, targets, surveyed, output, _replaced(job, surveyed.emission))

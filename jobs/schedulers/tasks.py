@@ -283,6 +283,6 @@ def _write_of_frame(own: Quarantining, batches: Iterator[pa.RecordBatch]) -> Ite
 def _write(targets: Targets, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
     with OutputWriter(targets) as writer:
         for rows in tables:
-            writer.quarantined(rows)
+            writer.quarantine_rows(rows)
         done = writer.output()
     yield from encode_result(done)

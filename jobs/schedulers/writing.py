@@ -63,7 +63,7 @@ class OutputWriter(RowWriter, ExitStack):
         published = self._targets.published
         super().results(rows if published is None else published.of(rows))
 
-    def quarantined(self, rows: pa.Table) -> None:
+    def quarantine_rows(self, rows: pa.Table) -> None:
         reasons = rows.column("reason").value_counts().to_pylist()
         self.counts += Counts(quarantined={each["values"]: each["counts"] for each in reasons})
         self.write("quarantine", rows)
