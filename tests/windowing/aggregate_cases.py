@@ -15,7 +15,7 @@ from tests.windowing.kernel_algebra import made_of
 from windowmill.windowing.algebra import Aggregate, Args
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.errors import AggregateOverflowError
-from windowmill.windowing.reference import compute
+from windowmill.windowing.reference.aggregates import compute
 from windowmill.windowing.reference.events import Event, EventWindow, Record
 
 
