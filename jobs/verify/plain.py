@@ -1,7 +1,4 @@
-"""Windows on a grid, and sessions, recomputed by plain Spark SQL: the rows between the bounds, grouped.
-
-None of it is shared with the engines.
-"""
+"""Windows on a grid, and sessions, recomputed by plain Spark SQL over the rows between their bounds; shares nothing with the engines."""
 
 from __future__ import annotations
 

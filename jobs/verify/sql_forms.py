@@ -1,7 +1,6 @@
-"""Aggregates as Spark SQL, by which windows are recomputed; none of it is shared with the engines.
+"""Aggregates as Spark SQL, each with how closely results must agree; none of it is shared with the engines.
 
-The form of an aggregate is over the columns of the source, ``_time``, ``_until``, ``_file`` and ``_row``, and the bounds ``_begin`` and
-``_end`` of the window. It says how closely results must agree.
+Their SQL is over the columns of the source, ``_time``, ``_until``, ``_file`` and ``_row``, and the window's bounds ``_begin`` and ``_end``.
 """
 
 from __future__ import annotations
