@@ -1,7 +1,7 @@
 """The reference engine: the semantics of a pipeline in plain code that keeps every event and recomputes every window.
 
-It is slow on purpose. It shares no code with the other engines, so that agreement with it is evidence. Events are
-judged commit by commit in order of arrival, so no result depends on how the input is cut into batches.
+It is slow on purpose. It shares no code with the other engines, so that agreement with it is evidence. Events are judged
+commit by commit in order of arrival, so no result depends on how the input is cut into batches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The aggregates of the reference engine: the built-in ones a second time, by name, as plain computations over the rows of one window.
-
-Sums are exact (``fractions``).
-"""
+"""The built-in aggregates a second time, by name, as plain computations over the rows of one window. Sums are exact (``fractions``)."""
 
 from __future__ import annotations
 
