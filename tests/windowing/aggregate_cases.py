@@ -40,7 +40,7 @@ class Case:
             return st.tuples(rows("float64").map(lambda row: row[0]), st.integers(1, 100))
         return rows(*self.types)
 
-    def plain(self, arguments: Sequence[Args]) -> Any:
+    def by_reference(self, arguments: Sequence[Args]) -> Any:
         """What the reference engine makes of rows in this order."""
         spec = parse_aggregate(self.written)
         if self.types == ("decimal",):
