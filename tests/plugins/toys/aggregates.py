@@ -38,7 +38,7 @@ register_aggregate(
     Declaration(
         "coefficient_of_variation",
         recipe="tests.plugins.toys.recipe:VARIATION",
-        plain=plain_variation,
+        reference=plain_variation,
         takes="number",
     )
 )
@@ -55,7 +55,7 @@ register_aggregate(
     Declaration(
         "asymmetry",
         recipe="windowmill.windowing.kernels.recipes:SKEWNESS",
-        plain=plain_asymmetry,
+        reference=plain_asymmetry,
         takes="number",
     )
 )
