@@ -125,11 +125,7 @@ Atoms = Callable[[AggregateSpec, list[pa.DataType]], tuple[list[Atom], pa.DataTy
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The atoms of an aggregate, and the function that computes its result from them.
-
-    Built-in recipes are at the end of this module, and the functions that lower them above; a plugin's are in the module that its
-    declaration names.
-    """
+    """The atoms of an aggregate, and the function that lowers them to its result; built-in ones are below, recipes at the end."""
 
     atoms: Atoms
     lower: Lower
