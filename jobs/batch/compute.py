@@ -37,9 +37,9 @@ from windowmill.jobs.schedulers import local, tasks
 from windowmill.jobs.schedulers.exchange import Exchange
 from windowmill.jobs.schedulers.file_rows import FileRows
 from windowmill.jobs.schedulers.tasks import NumberedRows, Quarantining
-from windowmill.jobs.schedulers.writing import REFUSED_SCHEMA, OutputWriter, Target, Targets, task_number
+from windowmill.jobs.schedulers.writing import REFUSED_SCHEMA, OutputWriter, Target, Targets
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
-from windowmill.jobs.spark.access import SparkSession, map_in_arrow
+from windowmill.jobs.spark.access import SparkSession, map_in_arrow, task_number
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.counts import Counts

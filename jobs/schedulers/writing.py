@@ -7,19 +7,17 @@ those of killed tasks.
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.stores import Options, use_options
 from windowmill.jobs.layouts.output import Output, Published, Role, RowWriter
+from windowmill.jobs.spark.access import executor_name, task_number
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED
 from windowmill.windowing.columnar.hashes import with_buckets
 from windowmill.windowing.columnar.results import with_retracted
@@ -91,12 +89,4 @@ class OutputWriter(RowWriter, ExitStack):
     def output(self) -> Output:
         """Finish all files; returns their entries, and the counts of result rows and of quarantined ones."""
         files = {role: writer.close() for role, writer in self._open.items()}
-        # The Python workers of an executor are children of one daemon, whose process id names the executor.
-        process = os.getpid() if TaskContext.get() is None else os.getppid()
-        return Output(files, self.counts, executors=frozenset({f"{socket.gethostname()}:{process}"}))
-
-
-def task_number() -> int:
-    """A number that no other attempt at a task of this Spark application has; 0 in a process that runs no task."""
-    context = TaskContext.get()
-    return 0 if context is None else int(context.taskAttemptId())
+        return Output(files, self.counts, executors=frozenset({executor_name()}))

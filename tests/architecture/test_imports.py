@@ -32,7 +32,7 @@ SPARK_FOLDERS = {"spark", "verify"}
 SPARK_MODULES = {
     "batch/spark_committer.py",
     "dataframe.py",
-    *(f"schedulers/{name}.py" for name in ("exchange", "file_rows", "tasks", "writing")),
+    *(f"schedulers/{name}.py" for name in ("exchange", "file_rows", "tasks")),
     *(f"sources/{name}.py" for name in ("columns", "spark_files")),
 }
 HANDING_ON = {
