@@ -54,7 +54,7 @@ class Declaration:
         Its atoms and how results are computed from them, for the kernels and for stored slices
         (:class:`windowmill.windowing.kernels.recipes.Recipe`); null: partials are Python objects, combined by
         ``algebra``, and slices hold them as bytes.
-    reference
+    plain
         The plainest computation, for the reference engine: of the non-null values of a window (tuples if there are several columns; at
         least one) and the options. Null: the reference engine folds ``algebra`` over the window's rows; of windowmill's own aggregates
         it has another computation.
@@ -82,7 +82,7 @@ class Declaration:
     name: str
     algebra: Callable[..., Any] | str | None = None
     recipe: Any = None
-    reference: Callable[..., Any] | str | None = None
+    plain: Callable[..., Any] | str | None = None
     form: str = "a column"
     columns: tuple[str, ...] = ("column",)
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -198,10 +198,10 @@ def register_aggregate(declaration: Declaration, module: str) -> None:
     if declaration.recipe is None and (declaration.algebra is None or declaration.clipped):
         why = "which clipped aggregates need" if declaration.clipped else "or algebra, which combines partials that are Python objects"
         raise PluginError(f"plugin {module!r}: the aggregate {declaration.name!r} has no recipe; give it one, {why}")
-    if declaration.algebra is None and declaration.reference is None:
+    if declaration.algebra is None and declaration.plain is None:
         raise PluginError(
-            f"plugin {module!r}: the aggregate {declaration.name!r} has a recipe alone; give it reference too, by which the reference "
-            "engine computes it, or algebra"
+            f"plugin {module!r}: the aggregate {declaration.name!r} has a recipe alone; give it plain too, by which the reference engine "
+            "computes it, or algebra"
         )
     if declaration.options and (declaration.columns != ("column",) or "column" in declaration.options):
         raise PluginError(

@@ -170,7 +170,7 @@ def test_its_module_is_part_of_what_a_batch_depends_on(plug):
 ALIAS = """
 from windowmill.plugins import Declaration, register_aggregate
 
-register_aggregate(Declaration("average", recipe="{recipes}:MEAN", reference="statistics:fmean", takes="number"))
+register_aggregate(Declaration("average", recipe="{recipes}:MEAN", plain="statistics:fmean", takes="number"))
 """
 
 
@@ -214,7 +214,7 @@ def test_a_recipe_that_is_not_there_is_told(plug, part, why):
     from windowmill.plugins import Declaration, register_aggregate
     from windowmill.windowing.kernels.layout import Layout
 
-    register_aggregate(Declaration("average", recipe=part, reference="statistics:fmean"))
+    register_aggregate(Declaration("average", recipe=part, plain="statistics:fmean"))
     pipeline = parse_pipeline(SPEC | {"aggregates": {"x": {"average": "price"}}})
     module_digests(pipeline)
     with pytest.raises(PluginError, match=f"'{part}' cannot be imported \\({why}.*correct it where the plugin registers it"):
@@ -258,10 +258,7 @@ _BESIDE = "the aggregate 'odd' has options in addition to columns .*: leave colu
         (_BUILT | {"options": ["column"]}, _BESIDE),
         ({}, "the aggregate 'odd' has no recipe; give it one, or algebra, which combines partials that are Python objects"),
         (_BUILT | {"clipped": True}, "the aggregate 'odd' has no recipe; give it one, which clipped aggregates need"),
-        (
-            {"recipe": "nowhere:ODD"},
-            "the aggregate 'odd' has a recipe alone; give it reference too, by which the reference engine",
-        ),
+        ({"recipe": "nowhere:ODD"}, "the aggregate 'odd' has a recipe alone; give it plain too, by which the reference engine computes it"),
     ],
     ids=str,
 )

@@ -21,7 +21,7 @@ from windowmill.windowing.settings import PLUGINS
 ALIAS = """
 from windowmill.plugins import Declaration, register_aggregate
 
-register_aggregate(Declaration("{name}", recipe="windowmill.windowing.kernels.recipes:MEAN", reference="statistics:fmean", takes="number"))
+register_aggregate(Declaration("{name}", recipe="windowmill.windowing.kernels.recipes:MEAN", plain="statistics:fmean", takes="number"))
 """
 
 

@@ -284,8 +284,8 @@ def _text(value: Any) -> str:
 def _registered(spec: AggregateSpec, rows: Sequence[tuple[Any, ...]], argument: Sequence[Any]) -> Any:
     """An aggregate without an implementation in this module: its own plain computation, or its algebra folded over the rows."""
     declared = spec.declaration
-    if declared.reference is not None:
-        return resolve(declared.reference)(argument, **spec.options) if argument else None
+    if declared.plain is not None:
+        return resolve(declared.plain)(argument, **spec.options) if argument else None
     types = [_type_of([value for value in column if value is not None]) for column in zip(*rows, strict=True)]
     aggregate = aggregate_for(spec, types or ["any"] * len(spec.columns))
     return aggregate.lower(aggregate.of(rows))

@@ -38,7 +38,7 @@ register_aggregate(
     Declaration(
         "coefficient_of_variation",
         recipe="tests.plugins.toys.recipe:VARIATION",
-        reference=plain_variation,
+        plain=plain_variation,
         takes="number",
     )
 )
@@ -55,7 +55,7 @@ register_aggregate(
     Declaration(
         "asymmetry",
         recipe="windowmill.windowing.kernels.recipes:SKEWNESS",
-        reference=plain_asymmetry,
+        plain=plain_asymmetry,
         takes="number",
     )
 )
