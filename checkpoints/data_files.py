@@ -175,6 +175,14 @@ def write_files(
     return writer.close()
 
 
+def read_files(table: str, files: Iterable[DataFile], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of ``files`` of ``table``, a part at a time."""
+    fs, root = filesystem_of(table)
+    for file in files:
+        with pq.ParquetFile(f"{root}/{file.path}", filesystem=fs) as opened:
+            yield from opened.iter_batches(columns=None if columns is None else list(columns), use_threads=False)
+
+
 def rows_of(table: str, paths: Iterable[str], schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows of the files ``paths`` of ``table``, a part at a time, with the columns of ``schema``: null where a file lacks one.
 

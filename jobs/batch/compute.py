@@ -35,11 +35,12 @@ from windowmill.jobs.layouts.output import (
     quarantine_schema,
 )
 from windowmill.jobs.schedulers import local, tasks
-from windowmill.jobs.schedulers.exchange import REFUSED_SCHEMA, Exchange, OutputWriter, Target, Targets, task_number
+from windowmill.jobs.schedulers.exchange import Exchange
 from windowmill.jobs.schedulers.file_rows import FileRows
 from windowmill.jobs.schedulers.tasks import NumberedRows, Quarantining
+from windowmill.jobs.schedulers.writing import REFUSED_SCHEMA, OutputWriter, Target, Targets
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
-from windowmill.jobs.spark.access import SparkSession, map_in_arrow
+from windowmill.jobs.spark.access import SparkSession, map_in_arrow, task_number
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.counts import Counts
@@ -57,7 +58,7 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
         counts, judged = local.compute_parts(new, parts, loaded, batch, writer)
         if judged is not None and (refused := judged.refused()) is not None:
-            writer.quarantined(job.quarantine.of(refused, batch.columns.struct.names))
+            writer.quarantine_rows(job.quarantine.of(refused, batch.columns.struct.names))
         output = counts + _keep_state(job, writer) + writer.output() + Output(counts=Counts(rows_read=surveyed.rows_read))
         check_balance(job.input, output.counts)
         return _computed(job, targets, surveyed, output, _replaced(job, surveyed.emission))

@@ -18,13 +18,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints.batches import Changes, Plan
-from windowmill.checkpoints.data_files import DataFile, remove, write_files
+from windowmill.checkpoints.data_files import DataFile, read_files, remove, write_files
 from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import sql_text
 from windowmill.checkpoints.stores import is_table
-from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.sources.table_rows import ends_in_sql, queried
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
@@ -68,10 +67,10 @@ def corrections(pipeline: Pipeline, new: pa.Table, shown: pa.Table, batch: int, 
     return Corrections(_with_revisions(changed, fresh.column("revision")), _with_revisions(retracted, gone.column("revision")))
 
 
-def continued(pipeline: Pipeline, new: pa.Table, shown: pa.Table) -> pa.Table:
-    """``new`` result rows of a run, with revisions that continue those ``shown``: rebuilt state counts from 0."""
+def raised_above_shown(pipeline: Pipeline, new: pa.Table, shown: pa.Table) -> pa.Table:
+    """``new`` result rows of a run, with revisions raised above those ``shown``: rebuilt state counts from 0."""
     with _comparing(pipeline, new, shown) as (connection, names):
-        found = connection.sql(_CONTINUED.format(**names)).to_arrow_table()
+        found = connection.sql(_RAISED.format(**names)).to_arrow_table()
     revisions = new.column("revision").to_numpy().copy()
     revisions[found.column("place").to_numpy()] += found.column("shift").to_numpy()
     return _with_revisions(new, pa.chunked_array([revisions]))
@@ -138,7 +137,7 @@ _SUPERSEDED = f"""
 WITH {_CURRENT}
 SELECT place FROM shown WHERE place NOT IN (SELECT place FROM current WHERE NOT coalesce(retracted, false)) ORDER BY place
 """
-_CONTINUED = """
+_RAISED = """
 WITH before AS (
     SELECT n.place, n.revision, {n_of_window}, max(s.revision) + 1 AS least
     FROM new AS n JOIN shown AS s ON {s_of_window_of_n} GROUP BY ALL
@@ -232,7 +231,7 @@ def renumbered(runnable: Runnable, ledger: Ledger, plan: Plan, schema: pa.Schema
     if not wanted:
         return changes
     shown = pa.concat_tables([_empty(types), *queried(table, types, " OR ".join(wanted), {name: name for name in types})])
-    revisions = int64_of(continued(pipeline, new, shown).column("revision").combine_chunks())
+    revisions = int64_of(raised_above_shown(pipeline, new, shown).column("revision").combine_chunks())
     shifted = revisions != int64_of(new.column("revision").combine_chunks())
     going = {"adds": list[DataFile](), "kept": list[DataFile]()}
     first = 0

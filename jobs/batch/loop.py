@@ -130,7 +130,7 @@ class Turn:
             verdict = {"release": "released", "discard": "discarded"}[ruling]
             done = CommittedBatch(held.plan, protocol.rule(self.ledger, verdict, tables_of(self.runnable), datetime.now(UTC), by=by))
         else:
-            from windowmill.jobs.batch.closing import validate_again
+            from windowmill.jobs.batch.finishing import validate_again
 
             refuse_first(self.pipeline, rule_problems(self.pipeline))
             done = validate_again(self.runnable, held, self.ledger, self.progress)

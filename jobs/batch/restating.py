@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 
 from windowmill.checkpoints.batches import Changes, RestatePlan, effective_batches, state_plans
-from windowmill.checkpoints.data_files import DataFile, FileWriter, remove, write_files
+from windowmill.checkpoints.data_files import DataFile, FileWriter, read_files, remove, write_files
 from windowmill.checkpoints.delta_tables import files_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
@@ -33,7 +33,6 @@ from windowmill.jobs.batch.counted_rows import table_rows, uncounted_changes, we
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.progress import Progress, Restated
 from windowmill.jobs.batch.window_history import Stretch, left_out
-from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource, first_time, spans, without_mapping
@@ -270,7 +269,7 @@ def _by_values(at: int | None, row: str, used: Sequence[str]) -> str:
     return json.dumps([at, {name: values[name] for name in used if values.get(name) is not None}], sort_keys=True)
 
 
-def quarantined(
+def staying_and_counting(
     runnable: Runnable, rows: TableRows, version: int, *, late: bool, delivered_again: Collection[str] = ()
 ) -> tuple[QuarantinedRows, QuarantinedRows]:
     """Quarantined rows that stay, and those too late, which count from now on if ``late``; neither from files ``delivered_again``."""
@@ -314,7 +313,7 @@ def touched_rows(
     parts = [] if plan.changed is None else [_chosen_by_filter(pipeline, rows, plan, plan.changed, columns)]
     taken: Mapping[Known, int] = {}
     if plan.late:
-        _, counting = quarantined(runnable, rows, read_as_of(plan), late=True, delivered_again=delivered_again)
+        _, counting = staying_and_counting(runnable, rows, read_as_of(plan), late=True, delivered_again=delivered_again)
         before = Counter(counting.left)
         every = rows.at(read_as_of(plan), rows.used) if before else iter(())
         parts += [counting.split(file, part)[1].select(columns) for file, part in every]
@@ -437,7 +436,7 @@ class Restatement:
         """Write the rows that the batch reads to files of their own; returns a source of these files, and a reading of all of them."""
         plan, rows, scope, time = self.plan, self.rows, self.scope, self._pipeline.time
         place, source = self.runnable.places.restated, rows.source
-        staying, _ = quarantined(self.runnable, rows, read_as_of(plan), late=plan.late, delivered_again=self.delivered_again)
+        staying, _ = staying_and_counting(self.runnable, rows, read_as_of(plan), late=plan.late, delivered_again=self.delivered_again)
         unread = {UNREAD: pa.string()} if source.has_unread else {}
         schema = pa.schema([*rows.types.items(), *unread.items()])
         with FileWriter(place, schema, batch=plan.batch, attempt=plan.attempt, task=0) as writer:

@@ -37,7 +37,7 @@ from windowmill.checkpoints.savepoints import keep_replaced
 from windowmill.checkpoints.state.reading import open_state, read_file, reporting_damage
 from windowmill.checkpoints.state.tables import keys_of, replacing
 from windowmill.checkpoints.stores import is_table, is_unavailable, options_of, remedy
-from windowmill.jobs.batch import closing, engine
+from windowmill.jobs.batch import engine, finishing
 from windowmill.jobs.batch.corrections import renumbered
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job
 from windowmill.jobs.batch.planning import has_brief_use
@@ -292,7 +292,7 @@ class _Steps:
         return computed
 
     def _computed_by_spark(self, *, in_a_task: bool) -> ComputedBatch:
-        closing.import_engine(self.pipeline)  # while the JVM of a cold run starts
+        finishing.import_engine(self.pipeline)  # while the JVM of a cold run starts
         if self.job.input.plain is None and self.job.reading.files:
             with self.progress.step("conditions", "those that only Spark evaluates"):
                 self.job = replace(self.job, answers=answers_of(self.job.input, self.spark(), self.job.options))
@@ -310,7 +310,7 @@ class _Steps:
         with self.progress.step("validate", f"{computed.counts.rows_published:,} rows against the expectations"):
             rows = ResultFiles(self.runnable.sink_path, self.changes.get("sink", Changes()).adds, self.job.input.sink_schema)
             place, seen = self.places.quarantine, computed.emission.seen
-            verdict = closing.verdict_on(
+            verdict = finishing.verdict_on(
                 self.runnable, self.ledger, self.plan, rows, place, self.changes, computed.counts, seen, self.spark
             )
         report(verdict, self.progress)
@@ -367,7 +367,7 @@ class _Steps:
         """Compact the tables, so that the cost of reading them does not grow with the number of batches."""
         reach("compact.before")
         try:
-            closing.compact_tables(self.job, computed, self.progress)
+            finishing.compact_tables(self.job, computed, self.progress)
         except Exception as err:  # noqa: BLE001 - the batch is published; compaction only saves time
             self.progress.say(f"  the tables were not compacted ({first_line(err)})")
         reach("compact.after")

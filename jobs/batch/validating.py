@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints.batches import Changes, Plan
-from windowmill.checkpoints.data_files import DataFile, write_files
+from windowmill.checkpoints.data_files import DataFile, read_files, write_files
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import backquoted
@@ -35,7 +35,6 @@ from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.batch.window_history import rulings
 from windowmill.jobs.layouts.limits import MAX_VALIDATED_IN_PANDAS
 from windowmill.jobs.layouts.output import RETURNED, collect_results, encode_result
-from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.spark.access import DataFrame, SparkSession, access_to, map_in_arrow, parquet_rows
 from windowmill.jobs.spark.spark_settings import literal_path
 from windowmill.windowing.columnar.hashes import row_checksums

@@ -20,7 +20,7 @@ from windowmill.jobs.commands import source_look
 from windowmill.jobs.commands.source_look import Look, MeasuredArrivals, Unit
 from windowmill.jobs.commands.terminal import Answer, AsJson, show, write_file
 from windowmill.jobs.layouts.limits import MAX_BYTES
-from windowmill.jobs.sources.base import open_source
+from windowmill.jobs.sources.base import KINDS, open_source
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.folder_columns import schema_of_objects
 from windowmill.jobs.sources.kafka import MessageForm, batches_of_messages, messages_in, newest_messages
@@ -34,6 +34,8 @@ from windowmill.windowing.errors import SourceMissingError, SpecError
 from windowmill.windowing.paths import within
 from windowmill.windowing.specfile import parse_pipeline
 
+#: Formats of sources, as help names them.
+_FORMATS = " or ".join(", ".join(KINDS.built_in).rsplit(", ", 1))
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
 #: Name and length of a window, and of a longer one that moves by it. The first pair with few windows in the sample is taken.
 _SIZES = (
@@ -348,7 +350,7 @@ def init_command(
         str | None, typer.Option("--source", help="A Delta table, a folder of Parquet, CSV or JSON files, or kafka://HOST:PORT/TOPIC.")
     ] = None,
     table: Annotated[str | None, typer.Option("--table", help="Instead: a Delta table of Spark's catalog, as schema.table.")] = None,
-    format_: Annotated[str | None, typer.Option("--format", help="delta, parquet, csv, json or kafka; found by itself.")] = None,
+    format_: Annotated[str | None, typer.Option("--format", help=f"{_FORMATS}; found by itself.")] = None,
     options: Annotated[list[str] | None, typer.Option("--option", help="An option of the source, as name=value; repeat it.")] = None,
     keys: Annotated[str | None, typer.Option("--keys", help="Columns by which events are grouped: a,b; - for none.")] = None,
     time: Annotated[str | None, typer.Option("--time", help="The column that says when an event happened.")] = None,

@@ -32,10 +32,10 @@ from windowmill.expectations.rule import KEYS, VOLUME
 from windowmill.jobs.batch.engine import describe_briefly
 from windowmill.jobs.commands.summaries import titled
 from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, counted, in_bytes, load_pipeline, show, wrapped
-from windowmill.jobs.published import view_statements
 from windowmill.jobs.report import ChartSelection, write_report
 from windowmill.jobs.report.cost import Month, figures_of, trend_of
 from windowmill.jobs.report.page import PipelineRow, row_of, unreadable, write_overview
+from windowmill.jobs.sink_views import view_statements
 from windowmill.windowing.errors import SpecError, WindowmillError
 from windowmill.windowing.paths import specs_in
 from windowmill.windowing.redaction import redacted

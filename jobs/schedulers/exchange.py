@@ -2,41 +2,30 @@
 
 Map's output crosses the shuffle in *blocks*, Arrow record batches of one partition each, which Spark copies whole. Where few tasks run at a
 time, it is cheaper if each task reads all rows and keeps those of its own keys. Each task restores the stored rows of its keys itself.
-
-Each attempt at a task writes files with names of its own. The driver receives their entries and counts, never rows. Spark uses the output
-of one attempt at each task, so no commit names the files of the others. A failing task removes its files; ``windowmill maintain`` removes
-those of killed tasks.
 """
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 from pyspark import TaskContext
 from pyspark.sql import DataFrame, SparkSession
 
-from windowmill.checkpoints.data_files import DataFile, FileWriter
 from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.state.readers import DeltaState
-from windowmill.checkpoints.stores import Options, filesystem_of, use_options
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.base import Lifted, MapReduce, StateWanted, written
-from windowmill.jobs.layouts.output import RETURNED, Output, Published, Role, RowWriter, collect_results, encode_result, restored_kinds
+from windowmill.jobs.layouts.output import RETURNED, Output, collect_results, encode_result, restored_kinds
+from windowmill.jobs.schedulers.writing import OutputWriter, Targets
 from windowmill.jobs.sources.plain_files import Tasks, number_of_bytes, number_of_rows
 from windowmill.jobs.spark.access import access_to, map_in_arrow, mapped
 from windowmill.jobs.spark.spark_settings import is_short_run
-from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED
-from windowmill.windowing.columnar.hashes import KeysOfShare, Share, in_buckets, with_buckets
-from windowmill.windowing.columnar.results import with_retracted
+from windowmill.windowing.columnar.hashes import KeysOfShare, Share, in_buckets
 from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
@@ -44,7 +33,6 @@ if TYPE_CHECKING:
 
 #: Number of new rows per Spark partition; larger partitions would only take more memory.
 ROWS_PER_PARTITION = 1_000_000
-REFUSED_SCHEMA = pa.schema([(NUMBER_OF, pa.int64())])
 #: Columns of a block: its partition, the bucket of its keys, its rank in order of arrival, its rows as an Arrow stream, and the counts of
 #: :class:`.Lifted`. A block without rows says which partition a task has.
 _PARTITION, _BUCKET, _RANK, _ROWS, _COUNTS = "partition", "bucket", "rank", "rows", "counts"
@@ -84,91 +72,9 @@ def shuffle_partitions(batch: Input, spark: SparkSession) -> int:
     return min(configured, max(2, access_to(spark).cores()))
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The folder and file schema of a table, the ``order`` in which the rows of a file are sorted, and the ``keys`` of a state table."""
-
-    table: str
-    schema: pa.Schema
-    order: Sequence[str] = ()
-    keys: Sequence[str] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """Where an attempt at a batch writes; small and picklable."""
-
-    batch: int
-    attempt: str
-    of: Mapping[Role, Target]
-    #: For each place in object storage, the settings of its client; they hold credentials.
-    options: Mapping[str, Options] = field(default_factory=dict)
-    published: Published | None = None  #: Which result rows are written; null for all.
-
-
-class OutputWriter(RowWriter, ExitStack):
-    """A context manager that writes the rows of one task; after an error it removes all that it wrote."""
-
-    def __init__(self, targets: Targets) -> None:
-        super().__init__()
-        use_options(targets.options)
-        self._targets, self._task = targets, task_number()
-        self._open: dict[Role, FileWriter] = {}
-
-    def results(self, rows: pa.Table) -> None:
-        published = self._targets.published
-        super().results(rows if published is None else published.of(rows))
-
-    def quarantined(self, rows: pa.Table) -> None:
-        reasons = rows.column("reason").value_counts().to_pylist()
-        self.counts += Counts(quarantined={each["values"]: each["counts"] for each in reasons})
-        self.write("quarantine", rows)
-
-    def refused(self, numbers: Any) -> None:
-        self.write("refused", pa.table([pa.array(numbers, pa.int64())], schema=REFUSED_SCHEMA))
-
-    def write(self, role: Role, rows: pa.Table) -> None:
-        if not rows.num_rows:
-            return
-        to, batch, attempt = self._targets.of[role], self._targets.batch, self._targets.attempt
-        if role == "state":
-            rows = with_buckets(rows, to.keys) if to.keys else rows
-            own = set(rows.column_names)
-            # The columns of other parts are null.
-            columns = [rows.column(f.name) if f.name in own else pa.nulls(len(rows), f.type) for f in to.schema]
-            rows = pa.table(columns, names=to.schema.names)
-        if role == "sink" and RETRACTED in to.schema.names:
-            rows = with_retracted(rows)
-        if role not in self._open:
-            writer = FileWriter(to.table, to.schema, batch=batch, attempt=attempt, task=self._task, order=to.order)
-            self._open[role] = self.enter_context(writer)
-        self._open[role].write(rows)
-
-    def output(self) -> Output:
-        """Finish all files; returns their entries, and the counts of result rows and of quarantined ones."""
-        files = {role: writer.close() for role, writer in self._open.items()}
-        # The Python workers of an executor are children of one daemon, whose process id names the executor.
-        process = os.getpid() if TaskContext.get() is None else os.getppid()
-        return Output(files, self.counts, executors=frozenset({f"{socket.gethostname()}:{process}"}))
-
-
-def task_number() -> int:
-    """A number that no other attempt at a task of this Spark application has; 0 in a process that runs no task."""
-    context = TaskContext.get()
-    return 0 if context is None else int(context.taskAttemptId())
-
-
 def output_of(worked: DataFrame) -> Output:
     """Run ``worked``, whose tasks return an :class:`Output` each; returns the sum."""
     return sum(collect_results(worked), Output())
-
-
-def read_files(table: str, files: Iterable[DataFile], columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of ``files`` of ``table``, a part at a time."""
-    fs, root = filesystem_of(table)
-    for file in files:
-        with pq.ParquetFile(f"{root}/{file.path}", filesystem=fs) as opened:
-            yield from opened.iter_batches(columns=None if columns is None else list(columns), use_threads=False)
 
 
 @dataclass(frozen=True)

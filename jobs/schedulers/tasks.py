@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from windowmill.checkpoints.data_files import read_files
 from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.state.reading import rows_of
@@ -40,17 +41,15 @@ from windowmill.jobs.layouts.lateness import JUDGED_BY, marked, too_late_among, 
 from windowmill.jobs.layouts.output import FAILURE, JSON, RETURNED, Output, QuarantineRows, encode_result, failure_of
 from windowmill.jobs.schedulers.exchange import (
     Exchange,
-    OutputWriter,
     RowsOfFrame,
     StoredRows,
-    Targets,
     numbers_in,
     numbers_of_tasks,
     output_of,
-    read_files,
     shuffle_partitions,
 )
 from windowmill.jobs.schedulers.file_rows import FileRows, Survey, Times, examined_all, surveyed
+from windowmill.jobs.schedulers.writing import OutputWriter, Targets
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.spark_files import failing, read_rows, truth
 from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, EventTimes, with_too_late
@@ -284,6 +283,6 @@ def _write_of_frame(own: Quarantining, batches: Iterator[pa.RecordBatch]) -> Ite
 def _write(targets: Targets, tables: Iterable[pa.Table]) -> Iterator[pa.RecordBatch]:
     with OutputWriter(targets) as writer:
         for rows in tables:
-            writer.quarantined(rows)
+            writer.quarantine_rows(rows)
         done = writer.output()
     yield from encode_result(done)

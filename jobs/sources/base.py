@@ -129,8 +129,8 @@ class PlainFile:
         For each other column, its value in all rows of the file, as a text.
     least
         For columns of instants, as far as the source knows, an instant (µs) before which no value is.
-    text
-        How a text file, or messages, are read; null for Parquet.
+    row_form
+        How the rows of a text file, or messages, are read; null for Parquet.
     casts
         What is used of rows whose values are cast to the source's types, as those of a folder's files, whose types and spellings of
         columns may differ; null where values are read as they are.
@@ -140,7 +140,7 @@ class PlainFile:
     names: Mapping[str, str]
     constants: Mapping[str, str | None]
     least: Mapping[str, int] = field(default_factory=dict)
-    text: RowForm | None = None
+    row_form: RowForm | None = None
     casts: ExpectedColumns | None = None
 
 

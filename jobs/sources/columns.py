@@ -16,6 +16,7 @@ from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arro
 
 from windowmill.checkpoints.committer import widens
 from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition, read_by
+from windowmill.jobs.sources.options import TEXT_FORMATS
 from windowmill.windowing.columnar.added_columns import TAKEN
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import SourceSchemaError, first_line, no_column
@@ -130,7 +131,7 @@ class Columns:
                 yield where, f"{is_of}; say what it counts with time.unit (us, ms, s or none)"
             if unit is not None and not whole:
                 # One value that is not a whole number gives the column of a text file another type.
-                in_text = pipeline.source is not None and pipeline.source.format in ("csv", "json")
+                in_text = pipeline.source is not None and pipeline.source.format in TEXT_FORMATS
                 or_schema = f", or give source.options.schema with {name} BIGINT if the column counts units of time" if in_text else ""
                 yield where, f"time.unit: {is_of}, not an integer; leave time.unit out{or_schema}"
             if not whole and kind.typeName() not in ("timestamp", "timestamp_ntz", "date", "string"):

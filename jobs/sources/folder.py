@@ -357,7 +357,7 @@ class FolderSource(SourceTable):
                     f"{root}/{file.path}",
                     {name: name for name in own},
                     {name: folders[name] for name in names if name in folders},
-                    text=text_form(self.settings, own, self.expected),
+                    row_form=text_form(self.settings, own, self.expected),
                     casts=self.expected,
                 )
             )

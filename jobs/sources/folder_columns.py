@@ -130,7 +130,7 @@ def _texts_of_csv(settings: Source, path: str) -> Mapping[str, set[str]]:
     if not form.header:
         names = [f"_c{number}" for number in range(len(names))]
         form = text_form(settings, names)
-    opened = OpenText(PlainFile(path, {name: name for name in names}, {}, text=form), Form(dict.fromkeys(names, pa.string())))
+    opened = OpenText(PlainFile(path, {name: name for name in names}, {}, row_form=form), Form(dict.fromkeys(names, pa.string())))
     found: dict[str, set[str]] = {name: set() for name in names}
     rows = 0
     for batch in opened.batches(names):

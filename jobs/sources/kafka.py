@@ -484,7 +484,7 @@ class KafkaSource(SourceTable):
     def plain_files(self, reading: Reading) -> list[PlainFile]:
         names = {column["name"]: column["name"] for column in json.loads(self.schema_json)["fields"]}
         return [
-            PlainFile(file.path, names, {}, text=MessageForm(partition, *own, self.path, self.client, self.times, self.expected))
+            PlainFile(file.path, names, {}, row_form=MessageForm(partition, *own, self.path, self.client, self.times, self.expected))
             for file in reading.files
             for partition, own in [_range_at(file)]
         ]

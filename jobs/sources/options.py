@@ -31,6 +31,8 @@ FOLDER_OPTIONS = {
     "csv": (*TIME_OPTIONS, "escape", "header", "mergeSchema", "multiLine", "nullValue", "pathGlobFilter", "quote", "schema", "sep"),
     "json": (*TIME_OPTIONS, "mergeSchema", "pathGlobFilter", "schema"),
 }
+#: Formats of folders whose values are texts.
+TEXT_FORMATS = tuple(name for name, options in FOLDER_OPTIONS.items() if set(TIME_OPTIONS) <= set(options))
 #: Values of options that are true or false.
 LOGICAL = {"true": True, "false": False}
 _DDL = {

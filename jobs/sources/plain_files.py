@@ -102,7 +102,7 @@ class OpenFile(AbstractContextManager["OpenFile"]):
     """
 
     def __init__(self, file: PlainFile, form: Form) -> None:
-        if file.text is not None:
+        if file.row_form is not None:
             raise NotPlainError(file.path)
         self._file, self._form = file, form
         store, path = filesystem_of(file.path)

@@ -174,8 +174,8 @@ def places(file: int, version: int, first: int, n_rows: int) -> dict[str, pa.Arr
 
 def batches_of(file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """The ``columns`` of all rows of a file, in order; raises ``NotPlainError`` if only Spark can read them."""
-    if file.text is not None:
-        yield from file.text.batches(file, form, columns)
+    if file.row_form is not None:
+        yield from file.row_form.batches(file, form, columns)
         return
     try:
         with OpenFile(file, form) as opened:

@@ -133,7 +133,7 @@ class TableRows:
         """Raises ``NotPlainError`` before the first row, if at all."""
         if file is None:
             raise NotPlainError(self.source.path)
-        if file.text is not None:
+        if file.row_form is not None:
             return self._of_text(file, [*columns, *others])
         form = Form(self.types, Columns.of(self.source.schema_json).fixed_lengths)
         opened = OpenFile(file, form)

@@ -423,8 +423,8 @@ class OpenText:
     """
 
     def __init__(self, file: PlainFile, form: Form) -> None:
-        assert isinstance(file.text, TextForm)
-        self._file, self._form, self._text = file, form, file.text
+        assert isinstance(file.row_form, TextForm)
+        self._file, self._form, self._text = file, form, file.row_form
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """The ``columns`` of all rows, in order."""

@@ -10,9 +10,11 @@ import atexit
 import gc
 import hashlib
 import importlib
+import os
 import re
 import shutil
 import site
+import socket
 import sysconfig
 import tempfile
 import unicodedata
@@ -26,6 +28,7 @@ from typing import Any
 from urllib.parse import quote
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -212,6 +215,18 @@ def _named(function: _OverBatches, names: list[str], batches: Iterator[pa.Record
 def _in_worker(function: _OverBatches, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from function(batches)
     _keep_modules()
+
+
+def task_number() -> int:
+    """A number that no other attempt at a task of this Spark application has; 0 in a process that runs no task."""
+    context = TaskContext.get()
+    return 0 if context is None else int(context.taskAttemptId())
+
+
+def executor_name() -> str:
+    """The executor whose task this process runs, or this process."""
+    # The Python workers of an executor are children of one daemon, whose process id names the executor.
+    return f"{socket.gethostname()}:{os.getpid() if TaskContext.get() is None else os.getppid()}"
 
 
 @cache

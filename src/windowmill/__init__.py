@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from windowmill.dags.factory import build_dag
     from windowmill.jobs.dataframe import aggregate
-    from windowmill.jobs.published import as_of, create_views, latest
+    from windowmill.jobs.sink_views import as_of, create_views, latest
     from windowmill.jobs.spark.session import spark_session
     from windowmill.windowing.spec import Pipeline
     from windowmill.windowing.specfile import load_pipeline
@@ -22,10 +22,10 @@ __all__ = ["Pipeline", "aggregate", "as_of", "build_dag", "create_views", "lates
 _HOMES = {
     "Pipeline": "windowmill.windowing.spec",
     "aggregate": "windowmill.jobs.dataframe",
-    "as_of": "windowmill.jobs.published",
+    "as_of": "windowmill.jobs.sink_views",
     "build_dag": "windowmill.dags.factory",
-    "create_views": "windowmill.jobs.published",
-    "latest": "windowmill.jobs.published",
+    "create_views": "windowmill.jobs.sink_views",
+    "latest": "windowmill.jobs.sink_views",
     "load_pipeline": "windowmill.windowing.specfile",
     "spark_session": "windowmill.jobs.spark.session",
 }

@@ -38,7 +38,7 @@ SPARK_MODULES = {
 HANDING_ON = {
     *(f"batch/{name}.py" for name in ("compute", "counted_rows", "steps", "task", "validating")),
     "commands/try_spark.py",
-    "published.py",
+    "sink_views.py",
     "warm_up.py",
     *(f"sources/{name}.py" for name in ("base", "delta_log", "folder", "kafka", "table_rows")),
 }

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from windowmill.checkpoints.batches import ApplyPlan, BackfillPlan, Batch, FoldPlan, PurgePlan, RestatePlan, RestorePlan
-from windowmill.windowing.reference import compute, rows_of
+from windowmill.windowing.reference import rows_of
+from windowmill.windowing.reference.aggregates import compute
 from windowmill.windowing.reference.events import BEFORE, Course, Event, Record, Tally, ranks
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window

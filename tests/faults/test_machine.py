@@ -13,7 +13,7 @@ import pytest
 from tests.faults.machine import WANTED, Machine, take, take_those_wanted
 from windowmill.checkpoints import delta_tables
 from windowmill.checkpoints.state import tables
-from windowmill.jobs.batch import closing
+from windowmill.jobs.batch import finishing
 
 pytestmark = [pytest.mark.spark, pytest.mark.covers("P1", "P10", "P11", "S5", "I2", "I11", "I12", "Q1")]
 if WANTED:
@@ -29,7 +29,7 @@ def machine(spark, tmp_path, monkeypatch):
     Machine.done.clear()
     monkeypatch.setattr(tables, "FEW_FILES", 6)
     monkeypatch.setattr(delta_tables, "FEW_FILES", 6)
-    monkeypatch.setattr(closing, "MERGED_EVERY", 4)
+    monkeypatch.setattr(finishing, "MERGED_EVERY", 4)
     yield Machine
     shutil.rmtree(tmp_path)
 

@@ -20,7 +20,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
-from windowmill.jobs.published import PublishedTable
+from windowmill.jobs.sink_views import PublishedTable
 from windowmill.windowing.axis import Duration
 from windowmill.windowing.errors import SavepointError, SinkError
 

@@ -15,7 +15,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.expectations.gate import holds_again, last_verdict
 from windowmill.expectations.suites import rules
-from windowmill.jobs.batch import closing
+from windowmill.jobs.batch import finishing
 from windowmill.windowing.specfile import load_pipeline
 
 FIELDS = {"keys": ["k"], "time": TICKS, "windows": [TENS], "aggregates": {"x": {"max": "x"}}, "compute": "local"}
@@ -42,7 +42,7 @@ def validations(desk: Desk) -> int:
 
 def test_by_the_same_rules_a_held_batch_is_not_validated_again(held, monkeypatch):
     with monkeypatch.context() as patched:
-        patched.setattr(closing, "validate_files", lambda *_: pytest.fail("the same rules judge the same rows"))
+        patched.setattr(finishing, "validate_files", lambda *_: pytest.fail("the same rules judge the same rows"))
         code, _, said = held.call("run")
     assert code == 3
     assert "neither the rules nor the limits of quarantine have changed since" in said
@@ -64,7 +64,7 @@ def test_other_rules_validate_a_held_batch_again(held, changes):
 
 
 def test_another_version_of_windowmill_validates_a_held_batch_again(held, monkeypatch):
-    monkeypatch.setattr(closing, "version", lambda _: "99.0")
+    monkeypatch.setattr(finishing, "version", lambda _: "99.0")
     assert (held.call("run")[0], validations(held)) == (3, 2)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from tests.specs import HOURS, TENS, TICKS, a_spec
-from windowmill.jobs.batch.closing import loss_of
+from windowmill.jobs.batch.finishing import loss_of
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 

@@ -24,7 +24,7 @@ from windowmill.jobs.batch import loop, purging
 from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
-from windowmill.jobs.published import PublishedTable
+from windowmill.jobs.sink_views import PublishedTable
 from windowmill.windowing import errors
 from windowmill.windowing.axis import AXIS_BEGIN
 

@@ -72,7 +72,7 @@ def named(folder: str) -> set[str]:
     return {Path(uri).name for uri in DeltaTable(folder).file_uris()}
 
 
-@pytest.mark.parametrize("step", ["compute.check_balance", "closing.validate_files"])
+@pytest.mark.parametrize("step", ["compute.check_balance", "finishing.validate_files"])
 def test_a_batch_that_fails_before_its_record_leaves_no_files(bench, monkeypatch, step):
     """While it is computed, and while its results are validated."""
     bench.land([row(1), row(None), row(25)])

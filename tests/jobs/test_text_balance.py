@@ -32,7 +32,7 @@ def found_in(file: Drawn, path: Path) -> tuple[list[Found], int]:
     """The rows that the reader finds, and how many planning counts."""
     path.write_bytes(file.data)
     schema, form = declared("k STRING, v BIGINT"), form_of(file)
-    plain = PlainFile(str(path), {"k": "k", "v": "v"}, {}, text=form)
+    plain = PlainFile(str(path), {"k": "k", "v": "v"}, {}, row_form=form)
     rows: list[Found] = []
     for batch in form.batches(plain, Form(dict(zip(schema.names, schema.types, strict=True))), ["k", "v", UNREAD]):
         columns = [batch.column("k").to_pylist(), batch.column("v").to_pylist(), reasons_of(batch.column(UNREAD)).to_pylist()]

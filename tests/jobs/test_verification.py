@@ -27,7 +27,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
 from windowmill.jobs.sources.base import open_source
-from windowmill.jobs.verify import check, plain
+from windowmill.jobs.verify import check, sql_forms
 from windowmill.jobs.verify.source_rows import LocalReader, SourceFiles
 from windowmill.windowing.catalogue import DECLARED
 from windowmill.windowing.errors import HeldError
@@ -188,12 +188,12 @@ def test_a_sample_has_the_rows_that_readers_see(tmp_path, capsys):
 
 
 def test_every_aggregate_has_a_form_of_its_own():
-    assert set(DECLARED.built_in) == set(plain.FORMS), "give the aggregate a form in jobs/verify/plain.py"
+    assert set(DECLARED.built_in) == set(sql_forms.FORMS), "give the aggregate a form in jobs/verify/sql_forms.py"
 
 
 def test_texts_are_joined_as_concat_joins_them():
     values = ["a", 7, 1e300, float("nan"), Decimal("0.00000000"), date(2024, 2, 29)]
-    assert plain.joined(values) == "a71e+300nan0.000000002024-02-29"
+    assert sql_forms.joined(values) == "a71e+300nan0.000000002024-02-29"
 
 
 def days_of(folder: Path, *windows: dict[str, Any], rows: Sequence[tuple[Any, ...]], **fields: Any) -> Days:

@@ -25,6 +25,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from tests.spark.both_readers import NOW, assert_same, by_spark, pipeline_over, whole
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, differences, events, expected, lasting, quiet, run_over
 from windowmill.checkpoints.batches import RunPlan
+from windowmill.checkpoints.data_files import read_files
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import steps
 from windowmill.jobs.batch.planning import next_run
@@ -33,8 +34,8 @@ from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.output import QuarantineRows, quarantine_schema
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.schedulers import file_rows
-from windowmill.jobs.schedulers.exchange import Target, Targets, read_files
 from windowmill.jobs.schedulers.tasks import Quarantining
+from windowmill.jobs.schedulers.writing import Target, Targets
 from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.plain_files import divided
 from windowmill.jobs.sources.plain_rows import PlainRows

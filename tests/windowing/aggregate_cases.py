@@ -15,7 +15,7 @@ from tests.windowing.kernel_algebra import made_of
 from windowmill.windowing.algebra import Aggregate, Args
 from windowmill.windowing.catalogue import parse_aggregate
 from windowmill.windowing.errors import AggregateOverflowError
-from windowmill.windowing.reference import compute
+from windowmill.windowing.reference.aggregates import compute
 from windowmill.windowing.reference.events import Event, EventWindow, Record
 
 
@@ -40,7 +40,7 @@ class Case:
             return st.tuples(rows("float64").map(lambda row: row[0]), st.integers(1, 100))
         return rows(*self.types)
 
-    def plain(self, arguments: Sequence[Args]) -> Any:
+    def by_reference(self, arguments: Sequence[Args]) -> Any:
         """What the reference engine makes of rows in this order."""
         spec = parse_aggregate(self.written)
         if self.types == ("decimal",):

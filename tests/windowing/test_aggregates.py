@@ -54,7 +54,7 @@ def test_the_whole_catalogue_is_built_and_tested():
 def test_laws(case: Case):
     by_kernels = parse_aggregate(case.written).declaration.recipe is not None
     examples = -(-EXAMPLES.max_examples // 3) if by_kernels else EXAMPLES.max_examples
-    verify(case.aggregate, case.rows, case.plain, examples=examples, max_rows=3 if by_kernels else 4)
+    verify(case.aggregate, case.rows, case.by_reference, examples=examples, max_rows=3 if by_kernels else 4)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_quantiles_are_those_of_the_plain_computation_however_rows_are_cut(exact
     cuts = sorted(data.draw(st.lists(st.integers(0, len(values)), max_size=6)))
     rows = [(value,) for value in values]
     partials = [case.aggregate.of(rows[first:stop]) for first, stop in itertools.pairwise([0, *cuts, len(rows)])]
-    assert identical(case.aggregate.lower(case.aggregate.fold(data.draw(st.permutations(partials)))), case.plain(rows))
+    assert identical(case.aggregate.lower(case.aggregate.fold(data.draw(st.permutations(partials)))), case.by_reference(rows))
 
 
 def test_approximate_distinct_counts_keep_their_bound_in_99_of_100_seeds():

@@ -11,7 +11,7 @@ import pytest
 from tests.windowing.kernel_algebra import made_of
 from windowmill.windowing.algebra import close
 from windowmill.windowing.catalogue import parse_aggregate
-from windowmill.windowing.reference import compute
+from windowmill.windowing.reference.aggregates import compute
 from windowmill.windowing.reference.events import Event, EventWindow, Record
 from windowmill.windowing.reference.windows import GridWindows
 from windowmill.windowing.windows.types import Hopping, Tumbling

@@ -75,7 +75,8 @@ class Atom:
     ``least`` and ``greatest`` keep the extreme value. If they are ``ordered`` they keep a row: ``columns`` are (by, value) for the row with
     the extreme ``by``, where the earlier row in (time, tie_break) order wins a tie, or (value,) for the first or last row in that order.
     ``sum_product`` sums the product of two columns, ``sum_weight`` the second column, over rows where neither is null. ``area`` and
-    ``lasting`` are the same for a column and the time that each event lasts in a slice, ``clipped`` to it.
+    ``lasting`` are the same for a column and the time that each event lasts in a slice, ``clipped`` to it. One column may be given twice:
+    ``sum_product`` of (x, x) sums squares.
     """
 
     kind: AtomKind
@@ -124,7 +125,7 @@ Atoms = Callable[[AggregateSpec, list[pa.DataType]], tuple[list[Atom], pa.DataTy
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The atoms of an aggregate, and the function that computes its result from them."""
+    """The atoms of an aggregate, and the function that lowers them to its result; built-in ones are below, recipes at the end."""
 
     atoms: Atoms
     lower: Lower
@@ -179,7 +180,7 @@ def _range(spec: AggregateSpec, types: list[pa.DataType]) -> tuple[list[Atom], p
 
 
 def lower(layout: Layout, ints: Ints, floats: Floats, table: pa.Table) -> dict[str, pa.Array]:
-    """Result columns of the partials (``ints``, ``floats``), by name, in the spec's order.
+    """Result columns of the partials (``ints``, ``floats``), by name, in the spec's order, each by the ``lower`` of its aggregate's recipe.
 
     ``table``: the rows that the partials' rows point into. Raises ``AggregateOverflowError`` if an exact result left its type.
     """

@@ -22,6 +22,7 @@ from deltalake import QueryBuilder
 
 from windowmill.checkpoints import protocol
 from windowmill.checkpoints.batches import Batch, Changes, Plan, RunPlan
+from windowmill.checkpoints.data_files import read_files
 from windowmill.checkpoints.delta_tables import merge_if_many, newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
@@ -48,7 +49,6 @@ from windowmill.jobs.batch.validating import (
 )
 from windowmill.jobs.kept_verdicts import kept_verdict
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.schedulers.exchange import read_files
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, TOO_LATE, remedies_of
 from windowmill.jobs.spark.session import spark_session

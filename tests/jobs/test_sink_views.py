@@ -15,7 +15,7 @@ from windowmill.checkpoints import stores
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
-from windowmill.jobs.published import AsOf, PublishedTable, view_statements
+from windowmill.jobs.sink_views import AsOf, PublishedTable, view_statements
 from windowmill.windowing.errors import ArgumentError, SinkError, SpecError
 from windowmill.windowing.settings import COMPUTE
 from windowmill.windowing.specfile import parse_pipeline
