@@ -40,7 +40,7 @@ from windowmill.jobs.schedulers.file_rows import FileRows
 from windowmill.jobs.schedulers.tasks import NumberedRows, Quarantining
 from windowmill.jobs.schedulers.writing import REFUSED_SCHEMA, OutputWriter, Target, Targets
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
-from windowmill.jobs.spark.access import SparkSession, map_in_arrow, task_number
+from windowmill.jobs.spark.access import SparkSession, map_in_arrow, running_task
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.counts import Counts
@@ -202,7 +202,7 @@ def _replaced(job: Job, emission: Emission) -> ReplacedRange | None:
 
 
 def _keep(job: Job, replaced: ReplacedRange, paths: Sequence[str]) -> tuple[DataFile, ...]:
-    return replaced.keep(paths, batch=job.plan.batch, attempt=job.plan.attempt, task=task_number()) if paths else ()
+    return replaced.keep(paths, batch=job.plan.batch, attempt=job.plan.attempt, task=running_task()[0]) if paths else ()
 
 
 def _keep_in_task(job: Job, replaced: ReplacedRange, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

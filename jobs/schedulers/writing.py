@@ -17,7 +17,7 @@ import pyarrow as pa
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.stores import Options, use_options
 from windowmill.jobs.layouts.output import Output, Published, Role, RowWriter
-from windowmill.jobs.spark.access import executor_name, task_number
+from windowmill.jobs.spark.access import running_task
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED
 from windowmill.windowing.columnar.hashes import with_buckets
 from windowmill.windowing.columnar.results import with_retracted
@@ -54,7 +54,7 @@ class OutputWriter(RowWriter, ExitStack):
     def __init__(self, targets: Targets) -> None:
         super().__init__()
         use_options(targets.options)
-        self._targets, self._task = targets, task_number()
+        self._targets, (self._task, self._executor) = targets, running_task()
         self._open: dict[Role, FileWriter] = {}
 
     def results(self, rows: pa.Table) -> None:
@@ -89,4 +89,4 @@ class OutputWriter(RowWriter, ExitStack):
     def output(self) -> Output:
         """Finish all files; returns their entries, and the counts of result rows and of quarantined ones."""
         files = {role: writer.close() for role, writer in self._open.items()}
-        return Output(files, self.counts, executors=frozenset({executor_name()}))
+        return Output(files, self.counts, executors=frozenset({self._executor}))

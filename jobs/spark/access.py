@@ -217,16 +217,14 @@ def _in_worker(function: _OverBatches, batches: Iterator[pa.RecordBatch]) -> Ite
     _keep_modules()
 
 
-def task_number() -> int:
-    """A number that no other attempt at a task of this Spark application has; 0 in a process that runs no task."""
-    context = TaskContext.get()
-    return 0 if context is None else int(context.taskAttemptId())
+def running_task() -> tuple[int, str]:
+    """Of the task that this process runs: a number that no other attempt of this Spark application has, and its executor.
 
-
-def executor_name() -> str:
-    """The executor whose task this process runs, or this process."""
+    A process that runs no task gets 0, and is an executor of its own.
+    """
+    context, host = TaskContext.get(), socket.gethostname()
     # The Python workers of an executor are children of one daemon, whose process id names the executor.
-    return f"{socket.gethostname()}:{os.getpid() if TaskContext.get() is None else os.getppid()}"
+    return (0, f"{host}:{os.getpid()}") if context is None else (int(context.taskAttemptId()), f"{host}:{os.getppid()}")
 
 
 @cache
