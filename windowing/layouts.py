@@ -26,10 +26,9 @@ from typing import ClassVar, Literal, Self
 
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import BATCH, REACHED, REACHING, SLICE_COLUMNS, SUM
+from windowmill.windowing.columnar.added_columns import STATE_COLUMNS
 from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.sessions import own_columns
-from windowmill.windowing.columnar.slices import GRID
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.grids import Grids, why_no_partials
 from windowmill.windowing.kernels.event_bounds import SessionLimits
@@ -135,12 +134,13 @@ def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
     """
     found = windows_by_layout(pipeline)
     if set(found) <= {"live rows"}:
+        _check_keys(pipeline, None, None)
         return Parts(rows=Rows(pipeline))
     layout = Layout.of(pipeline, types)
     on_grids, joined, by_policies, others = (found.get(layout) for layout in _LAYOUTS)
     slices = None if on_grids is None else Slices(on_grids, Grids.of(on_grids), layout)
     sessions = None if joined is None else Sessions.of(joined, layout)
-    _check_keys(pipeline, slices, sessions, layout)
+    _check_keys(pipeline, slices, layout)
     positions = None if by_policies is None else Positions(by_policies, layout)
     return Parts(slices, sessions, positions, None if others is None else Rows(others, shared=True))
 
@@ -155,18 +155,11 @@ def windows_by_layout(pipeline: Pipeline) -> dict[StateLayout, Pipeline]:
     return {layout: pipeline.model_copy(update={"windows": tuple(windows)}) for layout, windows in windows_of.items() if windows}
 
 
-def _check_keys(pipeline: Pipeline, slices: Slices | None, sessions: Sessions | None, layout: Layout) -> None:
-    """Refuse keys with the name of a column that the partials of slices and sessions need."""
-    if slices is None and sessions is None:
-        return
-    own: tuple[str, ...] = ()
-    if slices:
-        spans = map(str.lower, span_columns(slices.grids.known))
-        own = (*SLICE_COLUMNS, GRID, *spans)
-        own += (REACHING, REACHED) if slices.grids.intervals else ()
-    if sessions:
-        own += sessions.own_columns
-    taken = {BATCH, SUM, *own, *(name.lower() for name, _ in layout.stored_columns)}
+def _check_keys(pipeline: Pipeline, slices: Slices | None, layout: Layout | None) -> None:
+    """Refuse keys with the name of a column of the state."""
+    spans = () if slices is None else map(str.lower, span_columns(slices.grids.known))
+    partials = () if layout is None else (name.lower() for name, _ in layout.stored_columns)
+    taken = STATE_COLUMNS | {*spans, *partials}
     clash = next((key for key in pipeline.keys if key.lower() in taken), None)
     if clash is not None:
         raise SpecError(f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source")

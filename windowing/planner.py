@@ -19,9 +19,9 @@ from windowmill.windowing.aggregates import aggregate_for, value_type
 from windowmill.windowing.aggregates.order import mergeable
 from windowmill.windowing.axis import ZERO, Duration
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.columnar.added_columns import BATCH, KIND
+from windowmill.windowing.columnar.added_columns import ABOVE, BATCH, FIRST, KIND, NODE_LEVEL, POSITION, SEQUENCE
 from windowmill.windowing.columnar.keyed import StateLog
-from windowmill.windowing.columnar.positions import ABOVE, FIRST, NODE_LEVEL, POSITION, SEQUENCE, PositionState
+from windowmill.windowing.columnar.positions import PositionState
 from windowmill.windowing.grids import MANY_SLICES, Nodes, count_slices
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.layouts import Positions, Rows, Sessions, Slices, StateLayout, divide, live_columns, why_rows

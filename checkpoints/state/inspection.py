@@ -27,19 +27,25 @@ from windowmill.windowing.columnar.added_columns import (
     DUE,
     FIRST,
     GAP,
+    GONE,
     KIND,
     LAST,
     LEVEL,
+    LIVE,
+    LONGEST,
+    NODE_LEVEL,
     NUMBER_OF,
+    POSITION,
     REACHING,
+    SEQUENCE,
     SLICE,
     TIME,
     WATERMARK_OF,
 )
 from windowmill.windowing.columnar.keyed import KEY_ENTRY, ROW, LogTableOfWindow
 from windowmill.windowing.columnar.known_spans import first_of, last_of, span_columns
-from windowmill.windowing.columnar.positions import LIVE, NODE, NODE_LEVEL, POSITION, SEQUENCE, WAITING
-from windowmill.windowing.columnar.sessions import GONE, LONGEST, latest_fragments
+from windowmill.windowing.columnar.positions import NODE, WAITING
+from windowmill.windowing.columnar.sessions import latest_fragments
 from windowmill.windowing.columnar.slice_partials import marks_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.combine import Ints

@@ -36,10 +36,10 @@ from windowmill.checkpoints.state.reading import (
 )
 from windowmill.checkpoints.state.tables import are_latest, are_needed, entries_before, has_nodes, of_keys
 from windowmill.checkpoints.stores import is_table
-from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, DUE, KIND, SUM
+from windowmill.windowing.columnar.added_columns import ABOVE, BATCH, BUCKET, DUE, FIRST, KIND, NODE_LEVEL, POSITION, SEQUENCE, SUM
 from windowmill.windowing.columnar.hashes import KeyFilter, KeysOfShare, buckets_of
 from windowmill.windowing.columnar.position_reads import Bounds, Demand, arriving_values, split_nodes
-from windowmill.windowing.columnar.positions import ABOVE, FIRST, NODE, NODE_LEVEL, POSITION, SEQUENCE, PositionStage
+from windowmill.windowing.columnar.positions import NODE, PositionStage
 from windowmill.windowing.columnar.rows import key_codes, keys_of
 from windowmill.windowing.kernels.combine import Ints
 

@@ -53,18 +53,24 @@ from windowmill.windowing.columnar.added_columns import (
     DUE,
     FIRST,
     GAP,
+    HEAD,
     KIND,
     LAST,
     LEVEL,
+    LIVE,
+    NODE_LEVEL,
     NUMBER_OF,
+    POSITION,
     REACHING,
+    SEQUENCE,
     SLICE,
     SUM,
+    THROUGH,
     TIME,
 )
 from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY
 from windowmill.windowing.columnar.known_spans import span_columns
-from windowmill.windowing.columnar.positions import HEAD, KEY_ROW, LIVE, NODE, NODE_LEVEL, POSITION, SEQUENCE, THROUGH, WAITING
+from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING
 from windowmill.windowing.columnar.rows import ROW_KEY, are_among, codes_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.layout import Layout
@@ -342,11 +348,6 @@ def joint_schema(pipeline: Pipeline, parts: Sequence[pa.Schema]) -> pa.Schema:
     Raises ``SpecError`` if a column would mean different things, or differ from another in case alone.
     """
     n_keys = len(pipeline.keys)
-    # Keys come before these columns. In a table of live rows alone, key columns have names of their own.
-    stored = [field.name for field in parts[0]][:n_keys] if len(parts) == 1 else pipeline.keys
-    clash = next((key for key in stored if key.lower() in (*_LEADING, SUM)), None)
-    if clash is not None:
-        raise SpecError(f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source")
     if len(parts) == 1:
         own = list(parts[0])
         return pa.schema([*own[:n_keys], *([_BUCKET] if n_keys else []), *own[n_keys:]])

@@ -34,23 +34,11 @@ from windowmill.jobs.commands.summaries import bound, facts_table, titled
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, named_values, show
 from windowmill.jobs.json_lines import plain
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.columnar import positions
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, DUE, FIRST, KIND, LIVE, NEXT, NODE_LEVEL, NUMBER_OF, POSITION, SEQUENCE, TIME
 from windowmill.windowing.columnar.hashes import REMEDY
 from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.columnar.objects import decode
-from windowmill.windowing.columnar.positions import (
-    INSTANTS,
-    KEY_ROW,
-    NODE,
-    NODE_LEVEL,
-    POSITION,
-    SEQUENCE,
-    STATE,
-    WAITING,
-    PositionState,
-    scalar_of,
-)
+from windowmill.windowing.columnar.positions import FRONT, INSTANTS, KEY_ROW, NODE, STATE, WAITING, PositionState, scalar_of
 from windowmill.windowing.columnar.slice_partials import SlicePartials, windows_of
 from windowmill.windowing.errors import SpecError, StateError, StateMissingError
 from windowmill.windowing.grids import Grids, Nodes
@@ -229,16 +217,16 @@ class PositionsView(View):
     def _window(self, index: int, entry: Mapping[str, Any], leaves: list[dict[str, Any]]) -> dict[str, Any]:
         name = self.pipeline.windows[index].name
         scalars = {scalar: self.scalar(scalar, entry[scalar_of(name, scalar)]) for scalar in STATE}
-        front, stop = entry[scalar_of(name, positions.FRONT)], entry[positions.NEXT]
+        front, stop = entry[scalar_of(name, FRONT)], entry[NEXT]
         held = [leaf for leaf in leaves if leaf[SEQUENCE] == entry[SEQUENCE] and leaf[POSITION] >= front]
-        span = {place: self.instant(held[at][positions.FIRST]) if held else None for place, at in (("oldest", 0), ("newest", -1))}
-        n_held = entry[positions.LIVE] if entry[SEQUENCE] in self._state.deltas else stop - front
+        span = {place: self.instant(held[at][FIRST]) if held else None for place, at in (("oldest", 0), ("newest", -1))}
+        n_held = entry[LIVE] if entry[SEQUENCE] in self._state.deltas else stop - front
         return {"window": name, "scalars": scalars, "first_position": front, "next_position": stop, "rows": n_held, **span}
 
     def _leaf(self, row: Mapping[str, Any]) -> dict[str, Any]:
         partials = {name: row[name] for name, _ in self._layout.stored_columns}
         shown = partials_told(partials, {held.name for held in self._layout.objects})
-        return {"position": row[POSITION], "time": self.instant(row[positions.FIRST]), "batch": row[BATCH], "partials": shown}
+        return {"position": row[POSITION], "time": self.instant(row[FIRST]), "batch": row[BATCH], "partials": shown}
 
     def show_key(self, name: str, data: Mapping[str, Any]) -> Iterator[RenderableType]:
         restored = data["restored"]

@@ -24,11 +24,10 @@ from windowmill.jobs.layouts.base import Part, written
 from windowmill.jobs.layouts.input import Emission
 from windowmill.jobs.layouts.output import Output, RowWriter, restored_kinds
 from windowmill.windowing.columnar import slices
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, GAP, KIND, LEVEL, SLICE, SUM
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, GAP, KIND, LEVEL, SEQUENCE, SLICE, SUM
 from windowmill.windowing.columnar.grid_windows import advanced
 from windowmill.windowing.columnar.hashes import RowCheck, Share, with_checksums
 from windowmill.windowing.columnar.keyed import GONE, ROW
-from windowmill.windowing.columnar.positions import SEQUENCE
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.lift import int64_of
 

@@ -24,8 +24,20 @@ from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.sources.unusable_rows import REASONS, TOO_LATE, details_of, with_texts
 from windowmill.windowing import errors
 from windowmill.windowing.bounds import PRINTABLE
-from windowmill.windowing.columnar.added_columns import FILE, KIND, REASON, RETRACTED, ROW, SLICE, TIME, UNREAD, VERSION, WATERMARK_OF
-from windowmill.windowing.columnar.positions import NODE, SEQUENCE
+from windowmill.windowing.columnar.added_columns import (
+    FILE,
+    KIND,
+    REASON,
+    RETRACTED,
+    ROW,
+    SEQUENCE,
+    SLICE,
+    TIME,
+    UNREAD,
+    VERSION,
+    WATERMARK_OF,
+)
+from windowmill.windowing.columnar.positions import NODE
 from windowmill.windowing.columnar.slices import number_of_nodes
 from windowmill.windowing.counts import Counts, WindowRows
 from windowmill.windowing.errors import WindowmillError

@@ -137,7 +137,7 @@ def _time_weighted_mean(t: Terms) -> SqlForm:
 def _extreme_count(least: bool) -> Callable[[Terms], SqlForm]:
     def build(t: Terms) -> SqlForm:
         listed, pick = t.listed(), "array_min" if least else "array_max"
-        return SqlForm(f"nullif(size(filter({listed}, x -> x = {pick}({listed}))), 0)")
+        return SqlForm(f"nullif(size(filter({listed}, _element -> _element = {pick}({listed}))), 0)")
 
     return build
 
@@ -146,8 +146,8 @@ def _arg(least: bool) -> Callable[[Terms], SqlForm]:
     def build(t: Terms) -> SqlForm:
         # Rows whose value is null count; of rows with equal `by` the first counts.
         rows = t.rows(t.where(f"{t.v} IS NOT NULL"), "by", "value")
-        best = f"{'array_min' if least else 'array_max'}(transform({rows}, x -> x.by))"
-        return SqlForm(f"try_element_at(filter({rows}, x -> x.by = {best}), 1).value")
+        best = f"{'array_min' if least else 'array_max'}(transform({rows}, _element -> _element.by))"
+        return SqlForm(f"try_element_at(filter({rows}, _element -> _element.by = {best}), 1).value")
 
     return build
 
@@ -165,16 +165,15 @@ def _in_order(values: str) -> Callable[[Terms], SqlForm]:
     """An aggregate of the values in the order of their rows; ``values`` is an expression over their array `$`."""
 
     def build(t: Terms) -> SqlForm:
-        listed = f"transform({t.rows(t.full, 'value')}, x -> x.value)"
+        listed = f"transform({t.rows(t.full, 'value')}, _element -> _element.value)"
         return SqlForm(f"CASE WHEN count(1){t.full} > 0 THEN {values.replace('$', listed)} END")
 
     return build
 
 
 def _concat(t: Terms) -> SqlForm:
-    return SqlForm(
-        f"CASE WHEN count(1){t.full} > 0 THEN array_join(transform({t.rows(t.full, 'value')}, x -> CAST(x.value AS STRING)), '') END"
-    )
+    texts = f"transform({t.rows(t.full, 'value')}, _element -> CAST(_element.value AS STRING))"
+    return SqlForm(f"CASE WHEN count(1){t.full} > 0 THEN array_join({texts}, '') END")
 
 
 def _concat_of_values(t: Terms) -> SqlForm:

@@ -19,9 +19,9 @@ from tests.jobs.test_position_batches import in_pieces
 from tests.strategies import ARRIVALS, shared
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.output import FLATFAT
-from windowmill.windowing.columnar.added_columns import BATCH, KIND
+from windowmill.windowing.columnar.added_columns import BATCH, HEAD, KIND, LIVE, NODE_LEVEL, POSITION
 from windowmill.windowing.columnar.position_reads import STRIDE
-from windowmill.windowing.columnar.positions import HEAD, LIVE, NODE, NODE_LEVEL, POSITION, WAITING
+from windowmill.windowing.columnar.positions import NODE, WAITING
 from windowmill.windowing.errors import StateCorruptError
 
 pytestmark = pytest.mark.thorough

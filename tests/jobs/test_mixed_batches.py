@@ -211,14 +211,6 @@ def test_a_column_of_the_source_may_be_named_like_a_partial():
     assert (joint.field("rows").type, joint.field("_row__rows").type) == (pa.int64(), pa.string())
 
 
-@pytest.mark.parametrize("key", ["_kind", "_Sequence", "_gap"])
-def test_a_key_that_is_named_like_a_column_of_any_part_is_refused(key):
-    spec = pipeline_of(["slots"]).model_copy(update={"keys": (key,)})
-    schema = pa.schema([(key, pa.string()), ("_sum", pa.int64())])
-    with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
-        joint_schema(spec, [schema, schema])
-
-
 def test_columns_that_would_stand_for_two_things_are_refused():
     spec, whole = pipeline_of(["slots"]), pa.schema([("x", pa.int64())])
     for field in (pa.field("x", pa.string()), pa.field("X", pa.int64())):

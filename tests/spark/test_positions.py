@@ -16,7 +16,7 @@ from tests.spark.test_live import AGGREGATES
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.commands.state import state_of
-from windowmill.windowing.columnar.positions import SEQUENCE
+from windowmill.windowing.columnar.added_columns import SEQUENCE
 
 COUNTS = [
     {"name": "last_5", "type": "sliding", "evict": {"count": 5}, "trigger": {"count": 2}},

@@ -12,9 +12,10 @@ import pytest
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at
 from windowmill.checkpoints.state.tables import slice_schema
-from windowmill.windowing.columnar.added_columns import KIND, SUM
+from windowmill.jobs.layouts.choose import state_schema
+from windowmill.windowing.columnar.added_columns import ABOVE, KIND, NODE_LEVEL, STATE_COLUMNS, SUM, TAKEN
 from windowmill.windowing.columnar.keyed import StateLog
-from windowmill.windowing.columnar.positions import ABOVE, NODE, NODE_LEVEL
+from windowmill.windowing.columnar.positions import NODE
 from windowmill.windowing.errors import SpecError, UnsupportedError
 from windowmill.windowing.grids import Grids, count_slices
 from windowmill.windowing.layouts import divide, windows_by_layout
@@ -197,18 +198,35 @@ def test_revisions_of_windows_on_grids_go_by_slices_or_nodes_and_what_they_read_
         assert "a window that late rows revise" in found.windows[0].choices[0].why
 
 
-@pytest.mark.parametrize(
-    ("window", "key"),
-    [
-        *((GRID, key) for key in ("_batch", "_level", "_Closed", "_arrival", "_Sum")),
-        *(({"name": "w", "type": "session", "gap": "1 hour"}, key) for key in ("_batch", "_gap", "_First", "_last", "_revision", "_sum")),
-    ],
-)
-def test_a_key_that_is_named_like_a_column_of_the_state_is_refused(window, key):
-    changed = {"keys": [key], "windows": [window], "aggregates": {"s": {"sum": "x"}}, "emit": "revise"}
-    pipeline = parse_pipeline(SPEC | RUNNABLE | changed)
+BY_LAYOUT = {
+    "slices": GRID,
+    "sessions": {"name": "w", "type": "session", "gap": "1 hour", "max_size": "1 day"},
+    "positions": {"name": "w", "type": "sliding", "evict": {"delta": {"column": "x", "by": 3}}, "trigger": {"count": 2}},
+    "live rows": {"name": "w", "type": "count", "count": 3},
+}
+
+
+@pytest.mark.parametrize("layout", BY_LAYOUT)
+@pytest.mark.parametrize("key", [*sorted(STATE_COLUMNS), "_Closed", "_Sum"])
+def test_a_key_that_is_named_like_a_column_of_the_state_is_refused(layout, key):
+    pipeline = parse_pipeline(SPEC | RUNNABLE | {"keys": [key], "windows": [BY_LAYOUT[layout]], "aggregates": {"s": {"sum": "x"}}})
     with pytest.raises(SpecError, match=f"keys: '{key}' is taken by a column of the state"):
         divide(pipeline, TYPES | {key: pa.string()})
+
+
+@pytest.mark.parametrize(
+    ("layout", "emit"),
+    [*((layout, "final") for layout in BY_LAYOUT), *((layout, "revise") for layout in BY_LAYOUT if layout != "positions")],
+)
+def test_no_key_may_have_the_name_of_any_column_of_the_state(layout, emit):
+    window = BY_LAYOUT[layout] | ({"empty": "emit"} if layout == "slices" else {})
+    if emit == "revise":
+        window.pop("max_size", None)
+    pipeline = parse_pipeline(SPEC | RUNNABLE | {"windows": [window], "emit": emit})
+    # Other names hold that of a window, a column or an aggregate.
+    names = {name for name in state_schema(pipeline, TYPES).names if name.startswith("_") and "__" not in name}
+    assert len(names) > 2
+    assert names <= STATE_COLUMNS | set(TAKEN), "no source may have the others"
 
 
 def test_sessions_that_are_revised_have_a_number_more():
@@ -295,12 +313,6 @@ def test_a_stored_nodes_bytes_are_those_of_the_columns_that_it_has():
     filled = [name for name in nodes.column_names if nodes.column(name).null_count < len(nodes) and name != SUM]
     assert {ABOVE, NODE_LEVEL} < set(filled)
     assert plan(pipeline).windows[0].leaf_bytes == 8 * len(filled)
-
-
-def test_a_key_that_is_named_like_a_column_of_positions_is_refused():
-    changed = {"keys": ["_Node_level"], "windows": [{"name": "w", "type": "sliding", "evict": {"count": 5}}]}
-    with pytest.raises(SpecError, match="two columns of the state would be named '_node_level'"):
-        plan(parse_pipeline(SPEC | RUNNABLE | changed))
 
 
 def test_without_source_and_sink_the_same_parts_keep_their_state_in_memory():

@@ -1,7 +1,4 @@
-"""Names of the columns that windowmill adds to rows of the source, to partials, and to rows of the state.
-
-Columns that only sessions or only positions have are named in :mod:`.sessions` and :mod:`.positions`.
-"""
+"""Names of the columns that windowmill adds to rows of the source, to partials, and to rows of the state."""
 
 from __future__ import annotations
 
@@ -30,8 +27,6 @@ ORDER = "_order"
 SLICE = "_slice"
 #: Level of a node over slices, 0 for a slice; only where such nodes are stored.
 LEVEL = "_level"
-#: Names that no key of a pipeline with slices may have, whatever its spec.
-SLICE_COLUMNS = (SLICE, LEVEL, CLOSED, ARRIVAL, ORDER)
 #: Whether the events of a partial began before its slice and last into it: 1 or 0; only for interval events.
 REACHING = "_reaching"
 #: Start of the last slice that events of a partial are known to reach, until it is stored; only where such events last and windows show
@@ -39,6 +34,22 @@ REACHING = "_reaching"
 REACHED = "_reached"
 #: Of a fragment of a session: the gap, and its first and last event time.
 GAP, FIRST, LAST = "_gap", "_first", "_last"
+#: Column of a fragment if sessions are revised: the revision of the session, or that which it will have when it is shown.
+REVISION = "_revision"
+#: Columns of a fragment if sessions have a greatest size: this size, null for sessions without; and whether the fragment is closed, and
+#: only supersedes others.
+LONGEST, GONE = "_longest", "_gone"
+#: Columns of a node over positions, in addition to its partials: its level, 0 for a leaf; its first position; the event time of the tuple
+#: there (``FIRST``); that of the first tuple of the node above it, null if no window will ever hold all of that node.
+NODE_LEVEL, POSITION, ABOVE = "_node_level", "_position", "_above"
+#: Column of rows of every kind over positions: the sequence.
+SEQUENCE = "_sequence"
+#: Columns of a ``key`` row: the watermark through which its tuples were applied, the position of the next tuple, and the first position
+#: that a window holds, and how many tuples wait. It also has ``DUE``, and ``NUMBER_OF`` and ``TIME`` of the last applied tuple.
+THROUGH, NEXT, HEAD, QUEUED = "_through", "_next", "_head", "_queued"
+#: Columns that only pipelines with windows that evict by a delta have: the number of live tuples of a key, or below a node; and for a node
+#: the least value of these in the delta's column, as an integer or as a float; null if none has one.
+LIVE, LEAST, FLOAT_LEAST = "_live", "_least", "_float_least"
 #: Bucket of the keys of a row of the state, see :mod:`.hashes`.
 BUCKET = "_bucket"
 #: Batch that appended a row of the state.
@@ -55,4 +66,11 @@ RETRACTED = "retracted"
 TAKEN = (
     *(*ADDED, URI, FAILED, UNREAD, NUMBER_OF, UNTIL_OF, WATERMARK_OF, CLOSED, LATE, ARRIVAL, ORDER),
     *("_of_file", REFUSED, "_block", "_before", "_seen"),
+)
+#: Names that no key may have: those of the state's columns, in every layout.
+STATE_COLUMNS = frozenset(
+    {
+        *(SLICE, LEVEL, CLOSED, ARRIVAL, ORDER, REACHING, REACHED, GAP, FIRST, LAST, REVISION, LONGEST, GONE, BUCKET, BATCH, KIND),
+        *(DUE, SUM, NODE_LEVEL, POSITION, ABOVE, SEQUENCE, THROUGH, NEXT, HEAD, QUEUED, LIVE, LEAST, FLOAT_LEAST),
+    }
 )

@@ -12,7 +12,26 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, LATE, NUMBER_OF, TIME
+from windowmill.windowing.columnar.added_columns import (
+    ABOVE,
+    BATCH,
+    DUE,
+    FIRST,
+    FLOAT_LEAST,
+    HEAD,
+    KIND,
+    LATE,
+    LEAST,
+    LIVE,
+    NEXT,
+    NODE_LEVEL,
+    NUMBER_OF,
+    POSITION,
+    QUEUED,
+    SEQUENCE,
+    THROUGH,
+    TIME,
+)
 from windowmill.windowing.columnar.hashes import verify_once
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
 from windowmill.windowing.columnar.position_reads import (
@@ -31,23 +50,11 @@ from windowmill.windowing.columnar.position_reads import (
     tuples_of,
 )
 from windowmill.windowing.columnar.positions import (
-    ABOVE,
     BASE,
-    FIRST,
-    FLOAT_LEAST,
     FRONT,
-    HEAD,
     KEY_ROW,
-    LEAST,
-    LIVE,
-    NEXT,
     NODE,
-    NODE_LEVEL,
-    POSITION,
-    QUEUED,
-    SEQUENCE,
     STATE,
-    THROUGH,
     WAITING,
     Forest,
     PolicySettings,

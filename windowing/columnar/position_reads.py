@@ -18,24 +18,31 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, NUMBER_OF, TIME
-from windowmill.windowing.columnar.positions import (
+from windowmill.windowing.columnar.added_columns import (
     ABOVE,
+    BATCH,
+    CLOSED,
+    DUE,
     FIRST,
     FLOAT_LEAST,
-    FRONT,
     HEAD,
-    KEY_ROW,
+    KIND,
     LEAST,
     LIVE,
-    LOWEST,
     NEXT,
-    NODE,
     NODE_LEVEL,
+    NUMBER_OF,
     POSITION,
     QUEUED,
     SEQUENCE,
     THROUGH,
+    TIME,
+)
+from windowmill.windowing.columnar.positions import (
+    FRONT,
+    KEY_ROW,
+    LOWEST,
+    NODE,
     WAITING,
     PolicySettings,
     PositionStage,

@@ -31,7 +31,27 @@ import pyarrow as pa
 
 from windowmill.windowing.axis import Duration
 from windowmill.windowing.bounds import check_key, check_share
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, KIND, LATE, NUMBER_OF, TIME
+from windowmill.windowing.columnar.added_columns import (
+    ABOVE,
+    BATCH,
+    CLOSED,
+    DUE,
+    FIRST,
+    FLOAT_LEAST,
+    HEAD,
+    KIND,
+    LATE,
+    LEAST,
+    LIVE,
+    NEXT,
+    NODE_LEVEL,
+    NUMBER_OF,
+    POSITION,
+    QUEUED,
+    SEQUENCE,
+    THROUGH,
+    TIME,
+)
 from windowmill.windowing.columnar.hashes import CHECKSUM, RowCheck
 from windowmill.windowing.columnar.keyed import LIVE_PREFIX, check_names, label_of
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
@@ -245,23 +265,12 @@ def _difference(delta: Delta | None) -> float:
     return delta.by.elapsed() if isinstance(delta.by, Duration) else delta.by
 
 
-#: Columns of a node, in addition to its partials: its level, 0 for a leaf; its first position; the event time of the tuple there; that of
-#: the first tuple of the node above it, null if no window will ever hold all of that node.
-NODE_LEVEL, POSITION, FIRST, ABOVE = "_node_level", "_position", "_first", "_above"
 #: The least level of inner nodes that are stored. Nodes of level 1 would be a third more rows, and spare a window one row at either end.
 LOWEST = 2
 #: Kinds of rows of the state.
 KEY_ROW, WAITING, NODE = "key", "row", "node"
-#: Columns of rows of every kind: the sequence.
-SEQUENCE = "_sequence"
-#: Columns of a ``key`` row: the watermark through which its tuples were applied, the position of the next tuple, and the first position
-#: that a window holds, and how many tuples wait. It also has ``DUE``, and ``NUMBER_OF`` and ``TIME`` of the last applied tuple.
-THROUGH, NEXT, HEAD, QUEUED = "_through", "_next", "_head", "_queued"
 #: Scalars of a key in a window, in addition to ``STATE``: the base of its delta if it is no integer, and its first position.
 BASE, FRONT = "float_base", "front"
-#: Columns that only pipelines with windows that evict by a delta have: the number of live tuples of a key, or below a node; and for a node
-#: the least value of these in the delta's column, as an integer or as a float; null if none has one.
-LIVE, LEAST, FLOAT_LEAST = "_live", "_least", "_float_least"
 _SCALARS = {**dict.fromkeys(STATE, pa.int64()), BASE: pa.float64(), FRONT: pa.int64()}
 
 

@@ -38,7 +38,7 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, FIRST, GAP, LAST, LATE, NUMBER_OF, TIME
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, FIRST, GAP, GONE, LAST, LATE, LONGEST, NUMBER_OF, REVISION, TIME
 from windowmill.windowing.columnar.hashes import RowCheck, verify_once
 from windowmill.windowing.columnar.objects import Objects
 from windowmill.windowing.columnar.results import Advanced, gives_json, retraction, typed
@@ -55,11 +55,6 @@ from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE, commits_of
 
-#: Column of a fragment if sessions are revised: the revision of the session, or that which it will have when it is shown.
-REVISION = "_revision"
-#: Columns of a fragment if sessions have a greatest size: this size, null for sessions without; and whether the fragment is closed, and
-#: only supersedes others.
-LONGEST, GONE = "_longest", "_gone"
 _NONE = np.empty(0, np.int64)
 
 
