@@ -23,9 +23,9 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cache
+from functools import cache, lru_cache
 from itertools import groupby
 from typing import Any, TypeVar
 
@@ -96,7 +96,7 @@ def assemble(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) 
             raise _corrupt(path, f"{missing} is missing")
         if number < expected:
             raise _corrupt(path, f"records of batch {number} are among those of batch {expected - 1}")
-        batch = _batch(list(group), path, integer_axis=integer_axis)
+        batch = _batch(tuple(group), path, integer_axis=integer_axis)
         _check_order(last, batch, path)
         batches.append(batch)
         if batch.status == "committed" and batch.plan.builds_state:
@@ -118,7 +118,8 @@ def check_joined(older: Sequence[Batch], newer: Sequence[Batch], path: str) -> N
         _check_order(last, following, path)
 
 
-def _batch(records: Sequence[LedgerRecord], path: str, *, integer_axis: bool) -> Batch:
+@lru_cache(maxsize=64)  # a run reads its newest records three times
+def _batch(records: tuple[LedgerRecord, ...], path: str, *, integer_axis: bool) -> Batch:
     first, *rulings = records
     number, end = first.batch, records[-1]
     if first.kind != BATCH or any(record.kind != RULING for record in rulings):
@@ -214,19 +215,24 @@ def _built(kind: type, values: Any, record: LedgerRecord, path: str) -> Any:
             raise _corrupt(path, f"{subject} cannot be read ({first['msg']})") from err
         name = first["loc"][0]
         raise _corrupt(path, f"{subject} has a {name} of the wrong type ({type(values[name]).__name__})") from err
-    missing = _missing(asdict(built), values)
+    missing = _missing(built, values)
     if missing is not None:
         raise _corrupt(path, f"{subject} has no {missing}")
     return built
 
 
-def _missing(whole: Any, values: Any) -> str | None:
-    """The first field, at any depth, of ``whole`` (dataclasses as dicts) that is missing in the ``values`` from which it was built."""
-    if not isinstance(whole, dict):
-        return None
-    return next((name for name in whole if name not in values), None) or next(
-        (found for name in whole if (found := _missing(whole[name], values[name])) is not None), None
-    )
+def _missing(built: Any, values: Mapping[str, Any]) -> str | None:
+    """The first field of the dataclass ``built``, or of one in it, that is missing in the ``values`` from which it was built."""
+    for each in fields(built):
+        if each.name not in values:
+            return each.name
+        value, given = getattr(built, each.name), values[each.name]
+        nested = {each.name: value} if is_dataclass(value) else value if isinstance(value, Mapping) else {}
+        for name, item in nested.items():
+            missing = _missing(item, given if item is value else given[name]) if is_dataclass(item) else None
+            if missing is not None:
+                return missing
+    return None
 
 
 def _corrupt(path: str, what: str) -> LedgerCorruptError:
