@@ -103,7 +103,8 @@ def check_files(files: Sequence[AddedFile], layout: Layout | None) -> None:
         most = f"{MAX_BYTES >> 20} MB {_SMALLER.format('maxBytes')}"
         raise TooLargeError(f"{size / 2**20:,.0f} MB of new files, and one process takes at most {most}")
     if any(file.rows is None for file in files):
-        raise TooLargeError(f"the source's log does not record the number of new rows, and one process takes at most {MAX_ROWS:,}")
+        unknown = "the source's log does not record the number of new rows (it lacks statistics, or files have deletion vectors)"
+        raise TooLargeError(f"{unknown}, and one process takes at most {MAX_ROWS:,}")
     if len(files) > MAX_FILES:
         raise TooLargeError(f"{len(files):,} new files, and one process takes at most {MAX_FILES:,} {_SMALLER.format('maxFiles')}")
     check_rows(sum(file.rows or 0 for file in files), layout)
