@@ -160,7 +160,7 @@ def restored_kinds(stored: pa.Table | None) -> Restored:
     """The rows of one part that this process, or a task, has restored, by kind; without kinds that it has none of."""
     if stored is None or not stored.num_rows:
         return {}
-    if SEQUENCE in stored.column_names and KIND in stored.column_names:  # a key may have the name of the one
+    if SEQUENCE in stored.column_names:
         n, kinds = pc.sum(pc.equal(stored.column(KIND), NODE)).as_py() or 0, (FLATFAT, OTHERS)
     elif SLICE in stored.column_names:
         n, kinds = number_of_nodes(stored), (SLICE_NODES, SLICES)

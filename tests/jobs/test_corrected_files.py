@@ -252,8 +252,9 @@ def test_change_data_tells_which_rows_a_version_changed(tmp_path, name):
 def test_rows_in_quarantine_are_known_by_their_values_where_the_table_does_not_name_files(tmp_path, monkeypatch):
     """As in a table that an earlier release wrote, or behind a compaction."""
     from windowmill.jobs.batch.job import Job
+    from windowmill.jobs.layouts.output import QuarantineRows
 
-    monkeypatch.setattr(Job, "paths", ())
+    monkeypatch.setattr(Job, "quarantine", property(lambda job: QuarantineRows(job.runnable.pipeline, job.plan, ())))
     table, bench, _, files = landed(tmp_path, FORMS["INT96 of the end of time, unused"])
     assert [row["source_file"] for row in bench.quarantine()] == [None, None]
     table.commit(*map(removed, files), operation="DELETE")
