@@ -21,9 +21,11 @@ DEDUCTED = "tests/spark/test_deducted_windows.py::test_"
 
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
-    f"{DEDUCTING}sums_of_any_limbs_are_those_of_whole_numbers": [
+    f"{DEDUCTING}carries_and_borrows_pass_through_whole_limbs": [
         ("borrow-of-the-second-limb-lost", "windowing.kernels.two_stacks:_slide", without("_ == 1 and _1 == _2")),
         ("carry-into-a-full-limb-lost", "windowing.kernels.two_stacks:_slide", never("_ == 1 and _ == 0")),
+    ],
+    f"{DEDUCTING}sums_of_any_limbs_are_those_of_whole_numbers": [
         ("windows-that-go-back-continue", "windowing.kernels.two_stacks:_continues", without("reached <= stop")),
     ],
     f"{DEDUCTING}a_users_deduct_gives_what_combining_gives": [

@@ -59,6 +59,24 @@ def test_sums_of_any_limbs_are_those_of_whole_numbers(data, leaves, middle):
             assert whole(row, columns) == sum(whole(leaf, columns) for leaf in leaves[first:stop]) % 2 ** (64 * len(columns))
 
 
+@pytest.mark.parametrize(
+    ("older", "newer"),
+    [
+        pytest.param(2**128 - 1, 1, id="a carry into a full limb"),
+        pytest.param(5 * 2**64 + 1, -1, id="a borrow from an equal limb"),
+        pytest.param(-(2**191), 2**191 - 1, id="the greatest and the least"),
+    ],
+)
+def test_carries_and_borrows_pass_through_whole_limbs(older, newer):
+    ints = np.zeros((2, 9), np.uint64)
+    for row, number in zip(ints, (older, newer), strict=True):
+        row[list(NUMBERS[-1])] = [number >> 64 * limb & 2**64 - 1 for limb in range(3)]
+    found, none = np.empty((2, 9), np.int64), np.empty((2, 0))
+    window = np.array([0, 1]), np.array([2, 2])  # both leaves, then the newer alone
+    fifo_ranges(EXACT, ints.view(np.int64), none, np.arange(2), np.array([0, 2]), *window, np.array([-1]), found, np.empty((2, 0)))
+    assert [whole(row, NUMBERS[-1]) for row in found] == [(older + newer) % 2**192, newer % 2**192]
+
+
 class Tally:
     """What two aggregates below have in common: they count their calls."""
 
