@@ -62,6 +62,7 @@ from windowmill.windowing.columnar.added_columns import (
     NUMBER_OF,
     POSITION,
     REACHING,
+    ROW_KEY,
     SEQUENCE,
     SLICE,
     SUM,
@@ -71,7 +72,7 @@ from windowmill.windowing.columnar.added_columns import (
 from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY
 from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING
-from windowmill.windowing.columnar.rows import ROW_KEY, are_among, codes_of
+from windowmill.windowing.columnar.rows import are_among, codes_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import int64_of

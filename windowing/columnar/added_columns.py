@@ -17,6 +17,8 @@ FILE, ROW, VERSION, REASON = "_file", "_row", "_version", "_reason"
 ADDED = (TIME, FILE, ROW, VERSION, REASON)
 #: Temporary columns: URI of the row's file, whether a condition cannot be evaluated on the row, and what in it could not be read.
 URI, FAILED, UNREAD = "_uri", "_ failed", "_ unread"
+#: Columns of live rows in memory, in addition to the source's.
+ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK = "_ key", "_ number", "_ time", "_ until", "_ watermark"
 #: Name, in the quarantine and among the columns of a topic, of the text of what is no row at all.
 CORRUPT = "_corrupt_record"
 #: Number of a row's commit if it brings revisions, else null; also of its partial.
@@ -65,7 +67,7 @@ RETRACTED = "retracted"
 #: Column names that a source must not have: those of rows that a batch computes, and those that readers of Delta tables and parts add.
 TAKEN = (
     *(*ADDED, URI, FAILED, UNREAD, NUMBER_OF, UNTIL_OF, WATERMARK_OF, CLOSED, LATE, ARRIVAL, ORDER),
-    *("_of_file", REFUSED, "_block", "_before", "_seen"),
+    *(ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, "_of_file", REFUSED, "_block", "_before", "_seen"),
 )
 #: Names that no key may have: those of the state's columns, in every layout.
 STATE_COLUMNS = frozenset(

@@ -15,25 +15,28 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.windowing.bounds import check_duration, check_key, check_share, count_ends
-from windowmill.windowing.columnar.added_columns import ARRIVAL, BATCH, CLOSED, LEVEL, ORDER, REACHED, REACHING, SLICE
+from windowmill.windowing.columnar.added_columns import (
+    ARRIVAL,
+    BATCH,
+    CLOSED,
+    LEVEL,
+    ORDER,
+    REACHED,
+    REACHING,
+    ROW_KEY,
+    ROW_NUMBER,
+    ROW_TIME,
+    ROW_UNTIL,
+    ROW_WATERMARK,
+    SLICE,
+)
 from windowmill.windowing.columnar.hashes import with_checksums
 from windowmill.windowing.columnar.keyed import Aggregation
 from windowmill.windowing.columnar.known_spans import NO_SPAN, EmptyStretches, Spans, bounds_before, spans_before, spans_stored, split_off
 from windowmill.windowing.columnar.objects import Objects, StoredObjects
 from windowmill.windowing.columnar.results import Advanced, Chunk, gives_json, typed
 from windowmill.windowing.columnar.results import result_rows as rows_of
-from windowmill.windowing.columnar.rows import (
-    ROW_KEY,
-    ROW_NUMBER,
-    ROW_TIME,
-    ROW_UNTIL,
-    ROW_WATERMARK,
-    as_table,
-    in_order,
-    key_codes,
-    keys_of,
-    plain,
-)
+from windowmill.windowing.columnar.rows import as_table, in_order, key_codes, keys_of, plain
 from windowmill.windowing.columnar.slice_partials import (
     IN_TIME,
     SlicePartials,

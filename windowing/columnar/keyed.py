@@ -31,23 +31,24 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.windowing.catalogue import AggregateSpec
-from windowmill.windowing.columnar.added_columns import BATCH, DUE, KIND, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.hashes import CHECKSUM, with_checksums
-from windowmill.windowing.columnar.objects import ObjectColumn
-from windowmill.windowing.columnar.results import Advanced, Chunk, Column, result_rows
-from windowmill.windowing.columnar.rows import (
+from windowmill.windowing.columnar.added_columns import (
+    BATCH,
+    DUE,
+    KIND,
+    NUMBER_OF,
     ROW_KEY,
     ROW_NUMBER,
     ROW_TIME,
     ROW_UNTIL,
     ROW_WATERMARK,
-    Keys,
-    as_table,
-    in_order,
-    kept,
-    plain,
-    with_keys,
+    TIME,
+    UNTIL_OF,
+    WATERMARK_OF,
 )
+from windowmill.windowing.columnar.hashes import CHECKSUM, with_checksums
+from windowmill.windowing.columnar.objects import ObjectColumn
+from windowmill.windowing.columnar.results import Advanced, Chunk, Column, result_rows
+from windowmill.windowing.columnar.rows import Keys, as_table, in_order, kept, plain, with_keys
 from windowmill.windowing.columnar.slice_partials import combine_numbers
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import SpecError, StateError

@@ -28,6 +28,8 @@ from windowmill.windowing.columnar.added_columns import (
     NUMBER_OF,
     POSITION,
     QUEUED,
+    ROW_NUMBER,
+    ROW_TIME,
     SEQUENCE,
     THROUGH,
     TIME,
@@ -70,7 +72,7 @@ from windowmill.windowing.columnar.positions import (
     values_of,
 )
 from windowmill.windowing.columnar.results import Advanced, Chunk, Column, result_rows
-from windowmill.windowing.columnar.rows import ROW_NUMBER, ROW_TIME, as_table, ascending, keys_of
+from windowmill.windowing.columnar.rows import as_table, ascending, keys_of
 from windowmill.windowing.columnar.slice_partials import combine_numbers
 from windowmill.windowing.columnar.slices import lifted_groups
 from windowmill.windowing.kernels import policies as kernel

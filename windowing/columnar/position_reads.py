@@ -34,6 +34,11 @@ from windowmill.windowing.columnar.added_columns import (
     NUMBER_OF,
     POSITION,
     QUEUED,
+    ROW_KEY,
+    ROW_NUMBER,
+    ROW_TIME,
+    ROW_UNTIL,
+    ROW_WATERMARK,
     SEQUENCE,
     THROUGH,
     TIME,
@@ -54,7 +59,7 @@ from windowmill.windowing.columnar.positions import (
     values_at,
     values_of,
 )
-from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, ascending, in_order, plain
+from windowmill.windowing.columnar.rows import ascending, in_order, plain
 from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels import policies as kernel
 from windowmill.windowing.kernels.combine import Bools, Floats, Ints

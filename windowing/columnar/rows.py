@@ -8,13 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from windowmill.windowing.columnar.added_columns import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import int64_of, order_key, valid_of
 from windowmill.windowing.kernels.slices import by_key
 from windowmill.windowing.slicing.leaves import Leaves
-
-#: Columns of live rows that are not the source's; their prefix distinguishes them.
-ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK = "_ key", "_ number", "_ time", "_ until", "_ watermark"
 
 
 def plain(column: pa.ChunkedArray | pa.Array) -> pa.Array:

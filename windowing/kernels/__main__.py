@@ -13,12 +13,12 @@ import pyarrow as pa
 
 from windowmill.windowing.columnar import added_columns as added
 from windowmill.windowing.columnar import grid_windows, position_batch, sessions, slices
+from windowmill.windowing.columnar.added_columns import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK
 from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.columnar.keyed import KeyedWindows
 from windowmill.windowing.columnar.known_spans import span_columns
 from windowmill.windowing.columnar.positions import PositionStage, PositionState
 from windowmill.windowing.columnar.results import result_schema
-from windowmill.windowing.columnar.rows import ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.event_bounds import SessionLimits
 from windowmill.windowing.kernels.layout import Layout
