@@ -14,8 +14,10 @@ MUTANTS = {
     f"{LABELS}an_event_may_be_a_day_in_the_future_unless_the_axis_is_no_time": [
         ("no-limit-to-the-future", "windowing.fields:Time", instead("Duration(days=1)", "None")),
     ],
-    f"{SESSION_END}an_event_at_the_end_of_another_keys_session_and_its_own_is_not_late": [
+    f"{SESSION_END}an_interval_event_at_the_end_of_its_keys_session_is_not_late": [
         ("session-closed-at-its-end-by-kernels", "windowing.kernels.event_bounds:_closes_at", without("1")),
+    ],
+    f"{SESSION_END}an_event_at_the_end_of_another_keys_session_and_its_own_is_not_late": [
         (
             "session-closed-at-its-end",
             "windowing.reference.windows:SessionWindows.complete",

@@ -60,6 +60,27 @@ def test_an_event_at_the_end_of_another_keys_session_and_its_own_is_not_late(eng
     assert {row["revision"] for row in found} == {0}
 
 
+@pytest.mark.parametrize("cuts", [[1, 2, 3], [2]], ids=str)
+def test_an_interval_event_at_the_end_of_its_keys_session_is_not_late(cuts):
+    spec = parse_pipeline(
+        a_spec(
+            keys=["k"],
+            time={"column": "t", "end": "e", "unit": "none", "disorder": 0, "lateness": 0},
+            windows=[{"name": "w", "type": "session", "gap": GAP}],
+            aggregates={"times": {"collect": "t"}},
+        )
+    )
+    # The watermark is at 4, where the session of a's first event ends, when its second one begins there.
+    rows = [("a", 0, 1), ("b", 4, 5), ("a", 4, 5), ("b", 30, 31)]
+    wanted = evaluate(spec, [Record({"k": key, "t": begin, "e": end}) for key, begin, end in rows], commits=range(4))
+    engine = KernelRun(spec)
+    for begin, end in pairwise([0, *cuts, len(rows)]):
+        engine.feed(pa.Table.from_pylist([{"k": key, "t": t, "e": e} for key, t, e in rows[begin:end]]), commits=np.arange(begin, end))
+    found, refused = engine.finish(final=True)
+    assert refused == wanted.quarantined == []
+    assert [row["times"] for row in found if row["k"] == "a"] == [row["times"] for row in wanted.rows if row["k"] == "a"] == [[0, 4]]
+
+
 @ENGINES
 def test_a_session_cut_by_its_greatest_size_takes_nothing_at_its_end(engine):
     rows = [("a", 0), ("a", 3), ("a", 6), ("b", 7), ("a", 7), ("b", 20)]
