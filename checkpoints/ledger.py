@@ -221,18 +221,14 @@ def _built(kind: type, values: Any, record: LedgerRecord, path: str) -> Any:
     return built
 
 
-def _missing(built: Any, values: Mapping[str, Any]) -> str | None:
-    """The first field of the dataclass ``built``, or of one in it, that is missing in the ``values`` from which it was built."""
-    for each in fields(built):
-        if each.name not in values:
-            return each.name
-        value, given = getattr(built, each.name), values[each.name]
-        nested = {each.name: value} if is_dataclass(value) else value if isinstance(value, Mapping) else {}
-        for name, item in nested.items():
-            missing = _missing(item, given if item is value else given[name]) if is_dataclass(item) else None
-            if missing is not None:
-                return missing
-    return None
+def _missing(built: Any, values: Any) -> str | None:
+    """The first field, at any depth, of the dataclasses in ``built`` that is missing in the ``values`` from which it was built."""
+    within = {each.name: getattr(built, each.name) for each in fields(built)} if is_dataclass(built) else built
+    if not isinstance(within, Mapping):
+        return None
+    return next((name for name in within if name not in values), None) or next(
+        (found for name in within if (found := _missing(within[name], values[name])) is not None), None
+    )
 
 
 def _corrupt(path: str, what: str) -> LedgerCorruptError:

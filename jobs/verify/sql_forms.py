@@ -1,6 +1,7 @@
 """Aggregates as Spark SQL, each with how closely results must agree; none of it is shared with the engines.
 
 Their SQL is over the columns of the source, ``_time``, ``_until``, ``_file`` and ``_row``, and the window's bounds ``_begin`` and ``_end``.
+The variable of a lambda hides a column of its name: it is ``_seen``, a name that no source may have.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ def _time_weighted_mean(t: Terms) -> SqlForm:
 def _extreme_count(least: bool) -> Callable[[Terms], SqlForm]:
     def build(t: Terms) -> SqlForm:
         listed, pick = t.listed(), "array_min" if least else "array_max"
-        return SqlForm(f"nullif(size(filter({listed}, _element -> _element = {pick}({listed}))), 0)")
+        return SqlForm(f"nullif(size(filter({listed}, _seen -> _seen = {pick}({listed}))), 0)")
 
     return build
 
@@ -146,8 +147,8 @@ def _arg(least: bool) -> Callable[[Terms], SqlForm]:
     def build(t: Terms) -> SqlForm:
         # Rows whose value is null count; of rows with equal `by` the first counts.
         rows = t.rows(t.where(f"{t.v} IS NOT NULL"), "by", "value")
-        best = f"{'array_min' if least else 'array_max'}(transform({rows}, _element -> _element.by))"
-        return SqlForm(f"try_element_at(filter({rows}, _element -> _element.by = {best}), 1).value")
+        best = f"{'array_min' if least else 'array_max'}(transform({rows}, _seen -> _seen.by))"
+        return SqlForm(f"try_element_at(filter({rows}, _seen -> _seen.by = {best}), 1).value")
 
     return build
 
@@ -165,14 +166,14 @@ def _in_order(values: str) -> Callable[[Terms], SqlForm]:
     """An aggregate of the values in the order of their rows; ``values`` is an expression over their array `$`."""
 
     def build(t: Terms) -> SqlForm:
-        listed = f"transform({t.rows(t.full, 'value')}, _element -> _element.value)"
+        listed = f"transform({t.rows(t.full, 'value')}, _seen -> _seen.value)"
         return SqlForm(f"CASE WHEN count(1){t.full} > 0 THEN {values.replace('$', listed)} END")
 
     return build
 
 
 def _concat(t: Terms) -> SqlForm:
-    texts = f"transform({t.rows(t.full, 'value')}, _element -> CAST(_element.value AS STRING))"
+    texts = f"transform({t.rows(t.full, 'value')}, _seen -> CAST(_seen.value AS STRING))"
     return SqlForm(f"CASE WHEN count(1){t.full} > 0 THEN array_join({texts}, '') END")
 
 

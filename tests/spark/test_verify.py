@@ -7,11 +7,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from rich.console import Console
 
 from tests.jobs.test_verification import deliver, parts, write_spec
 from tests.spark.harness import AGGREGATES, SCHEMA, Bench, Row, events, quiet, run_over
+from tests.specs import a_spec
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.cli import main
@@ -20,6 +21,7 @@ from windowmill.jobs.commands.verify import _lines
 from windowmill.jobs.verify.check import BY_SQL, Verification, verify
 from windowmill.jobs.verify.source_rows import LocalReader
 from windowmill.windowing.catalogue import DECLARED
+from windowmill.windowing.specfile import parse_pipeline
 
 EVERY = AGGREGATES | {
     "different": {"count_distinct": "label"},
@@ -223,6 +225,23 @@ def test_every_aggregate_of_the_catalogue_has_a_form_and_changed_rows_are_found(
     assert (plain["n"], plain["whole"]) == (spoilt.values["n"], spoilt.values["whole"])
     [kept] = [row for row in quality_of(bench.pipeline, 9).data if row["origin"] == "verify" and row["unexpected"]]
     assert (kept["outcome"], kept["elements"]) == ("failed", len(again.comparison.rows))
+
+
+@pytest.mark.spark
+def test_columns_may_have_the_names_of_variables(tmp_path, monkeypatch):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "auto")
+    names = ("x", "a", "_element", "value", "by")
+    rows = [{"k": "a", "t": t, **dict.fromkeys(names, t % 7)} for t in range(20)]
+    write_deltalake(str(tmp_path / "source"), pa.Table.from_pylist(rows))
+    aggregates = {f"least_{name}": {"arg_min": [name, name]} for name in names} | {f"all_{name}": {"collect": name} for name in names}
+    aggregates |= {f"greatest_{name}": {"max_count": name} for name in names}
+    time = {"column": "t", "unit": "none", "tie_break": list(names)}
+    spec = a_spec(tmp_path, keys=["k"], time=time, windows=[{"name": "w", "type": "tumbling", "size": 6}], aggregates=aggregates)
+    pipeline = parse_pipeline(spec)
+    loop.run(pipeline, quiet())
+    found = verify(pipeline, quiet(), number=9, seed=3)
+    assert told(found) == []
+    assert found.comparison.methods == {BY_SQL: 3}
 
 
 @pytest.mark.spark
