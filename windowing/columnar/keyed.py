@@ -263,16 +263,20 @@ def _equal(column: pa.ChunkedArray, value: str) -> Bools:
 
 def _latest(entries: Ints, by: Ints, batch: Ints) -> Ints:
     """For each value of ``by``, ascending, the index of its entry of the latest batch, among the indices ``entries``."""
-    order = entries[np.lexsort((batch[entries], by[entries]))]
-    ordered = by[order]
-    return order[np.append(ordered[1:] != ordered[:-1], True)] if len(order) else order
+    if not len(entries):
+        return entries
+    order = entries[np.argsort(by[entries])]  # numpy sorts by one column several times faster than by two
+    same = by[order][1:] == by[order][:-1]
+    several = np.append(same, False) | np.append(False, same)
+    order[several] = order[several][np.lexsort((batch[order[several]], by[order[several]]))]
+    return order[~np.append(same, False)]
 
 
 def _find(among: Ints, wanted: Ints) -> tuple[Ints, Bools]:
     """Index of each of ``wanted`` in ``among``, whose numbers are distinct, and whether it is there; O((n + m) log n)."""
     if not len(among):
         return np.zeros(len(wanted), np.int64), np.zeros(len(wanted), np.bool_)
-    order = np.argsort(among, kind="stable")
+    order = np.argsort(among)
     rank = np.minimum(np.searchsorted(among[order], wanted), len(among) - 1)
     return order[rank], among[order][rank] == wanted
 
