@@ -27,7 +27,8 @@ from benchmarks.race import Result
 from windowmill.checkpoints.delta_tables import files_of
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit, rows_of
-from windowmill.checkpoints.state.tables import SORTED_ROWS, slice_schema
+from windowmill.checkpoints.state.compaction import SORTED_ROWS
+from windowmill.checkpoints.state.tables import slice_schema
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.slices import SliceMapReduce
 from windowmill.windowing.columnar.added_columns import BATCH, LEVEL, SLICE

@@ -15,7 +15,7 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit
-from windowmill.checkpoints.state.tables import compact_entries
+from windowmill.checkpoints.state.compaction import compact
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME
 from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.columnar.position_batch import advance
@@ -74,7 +74,7 @@ class Counting:
         create(self._path, str(Changes.of(self._state.stored_schema).schema), "state", {})
         # So many tuples that the window is full, and that its front is at no round number.
         self._take(length + length // 3 // m * m + m)
-        compact_entries(self._path, self._batch, ["positions"])
+        compact(self._path, self._batch, ["positions"])
         self._take(m)
 
     def batches(self, n: int) -> Iterator[tuple[int, int, int]]:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
-from windowmill.checkpoints.state.tables import compact_entries, is_overgrown
+from windowmill.checkpoints.state.compaction import compact, is_overgrown
 from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY, ROW
 
 KEYS, ROWS, TOUCHED, BATCHES = 1_000, 1_000, 50, 64
@@ -65,7 +65,7 @@ class Log:
         told = ((KEY_ENTRY, None), (GONE, gone), (ROW, _number(batch, keys)))
         write_deltalake(path, pa.concat_tables([_log_entries(kind, batch, keys, number) for kind, number in told]), mode="append")
         if is_overgrown(str(path)) or batch == BATCHES:
-            compact_entries(str(path), batch + 1, ["live rows"])
+            compact(str(path), batch + 1, ["live rows"])
 
     def restore(self, path: Path, keys: Ints) -> int:
         found = _of(path, keys)

@@ -6,28 +6,33 @@ Each query reads only the columns that it needs and pushes the key down to the f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from deltalake import QueryBuilder
 
 from windowmill.checkpoints.delta_tables import sizes_of
 from windowmill.checkpoints.quoting import quoted, sql_text
+from windowmill.checkpoints.state.compaction import SORTED_ROWS, are_latest, are_needed
 from windowmill.checkpoints.state.reading import OpenSessions, rows_of, rows_of_spans
-from windowmill.checkpoints.state.tables import latest_entries, needed_rows, number_of_rows
+from windowmill.checkpoints.state.tables import number_of_rows
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.added_columns import (
     BATCH,
+    BUCKET,
     CLOSED,
     DUE,
     FIRST,
     GAP,
     GONE,
+    HEAD,
     KIND,
     LAST,
     LEVEL,
@@ -39,9 +44,11 @@ from windowmill.windowing.columnar.added_columns import (
     REACHING,
     SEQUENCE,
     SLICE,
+    THROUGH,
     TIME,
     WATERMARK_OF,
 )
+from windowmill.windowing.columnar.hashes import Share
 from windowmill.windowing.columnar.keyed import KEY_ENTRY, ROW, LogTableOfWindow
 from windowmill.windowing.columnar.known_spans import first_of, last_of, span_columns
 from windowmill.windowing.columnar.positions import NODE, WAITING
@@ -88,6 +95,18 @@ class Inspection:
 
     def _query(self, query: str) -> pa.Table:
         return pa.table(QueryBuilder().register("state", self._table).execute(query).read_all())
+
+    def _in_order(self, where: str, columns: Sequence[str]) -> pa.Table:
+        """The rows for which ``where`` holds, in order of batches; without those of ``columns`` that the table does not have."""
+        schema = pa.schema([field for field in self.schema if field.name in columns])
+        names = ", ".join(map(quoted, schema.names))
+        return self._query(f"SELECT {names} FROM state WHERE {where} ORDER BY {BATCH}").cast(schema)
+
+    def _shares(self, where: str, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """As :meth:`_in_order`, some keys at a time."""
+        n = 1 + number_of_rows(self._table) // SORTED_ROWS if self._keys else 1
+        for low, high in (Share(number, number + 1, 1 << (n - 1).bit_length()).stored for number in range(1 << (n - 1).bit_length())):
+            yield self._in_order(f"{where} AND {BUCKET} BETWEEN {low} AND {high}" if n > 1 else where, [*self._keys, *columns])
 
 
 class _PartialsInspection(Inspection):
@@ -222,31 +241,32 @@ class SessionsInspection(_PartialsInspection):
 class PositionsInspection(Inspection):
     """A table of windows over positions."""
 
-    def __init__(self, path: str, keys: Sequence[str], before_batch: int) -> None:
-        super().__init__(path, keys, before_batch)
-        self._readable = f"{BATCH} < {before_batch} AND {SEQUENCE} IS NOT NULL"
+    _READ = (BATCH, SEQUENCE, KIND, HEAD, THROUGH, NODE_LEVEL, POSITION, LIVE, FIRST, TIME)
 
     def summary(self) -> dict[str, Any]:
         """Count keys, leaves, inner nodes, waiting tuples, and entries that are needed, superseded or of an unfinished batch."""
-        kinds = {"leaves": f"{KIND} = '{NODE}' AND {NODE_LEVEL} = 0", "nodes": f"{KIND} = '{NODE}' AND {NODE_LEVEL} > 0"}
-        kinds |= {"waiting": f"{KIND} = '{WAITING}'"}
-        counted = ", ".join(f"count(*) FILTER (WHERE {condition}) AS {name}" for name, condition in kinds.items())
-        counts = self._one(f"SELECT {counted}, count(*) AS needed, min({FIRST}) AS oldest FROM ({self._needed()})")
-        newest = f"max({TIME}) FILTER (WHERE {self._readable}) AS newest"
-        read = self._one(
-            f"SELECT count(*) AS entries, count(*) FILTER (WHERE {self._readable}) AS read, {newest} FROM state "
-            f"WHERE {SEQUENCE} IS NOT NULL"
-        )
-        facts = {"keys": self._number_of_keys()} | {name: counts[name] for name in kinds} | {"entries_needed": counts["needed"]}
-        facts |= {"entries_superseded": read["read"] - counts["needed"], "entries_unfinished": read["entries"] - read["read"]}
-        return facts | {"oldest": counts["oldest"], "newest": read["newest"]}
+        counts, first, times = Counter[str](), list[pa.Array](), list[pa.Array]()
+        for rows in self._shares(f"{SEQUENCE} IS NOT NULL", self._READ):
+            read, needed = self._needed(rows)
+            nodes = needed.filter(pc.field(KIND) == NODE)
+            leaves = _count(nodes, pc.field(NODE_LEVEL) == 0)
+            counts += Counter(leaves=leaves, nodes=len(nodes) - leaves, waiting=_count(needed, pc.field(KIND) == WAITING))
+            counts += _entries(rows, read, needed)
+            first += needed.column(FIRST).chunks
+            times += read.column(TIME).chunks
+        facts = {"keys": self._number_of_keys()} | {name: counts[name] for name in ("leaves", "nodes", "waiting", *_ENTRIES)}
+        return facts | {"oldest": _span(first)["oldest"], "newest": _span(times)["newest"]}
 
     def rows_of(self, key: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The rows of ``key`` that a batch may need, nodes in order of their positions."""
-        return self._rows(f"SELECT * FROM ({self._needed(key)}) ORDER BY {SEQUENCE}, {POSITION}, {NODE_LEVEL}, {NUMBER_OF}")
+        rows = self._in_order(f"{SEQUENCE} IS NOT NULL AND {self._of(key)}", self.schema.names)
+        order = [(name, "ascending") for name in (SEQUENCE, POSITION, NODE_LEVEL, NUMBER_OF)]
+        return list(self._needed(rows)[1].sort_by(order).to_pylist())
 
-    def _needed(self, key: Mapping[str, Any] | None = None) -> str:
-        return needed_rows("state", self._keys, f"{self._readable} AND {self._of(key or {})}", live=LIVE in self.schema.names)
+    def _needed(self, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Those of ``rows`` of earlier batches, and those of these that a batch may need."""
+        read = rows.filter(pc.field(BATCH) < self.before_batch)
+        return read, read.filter(pa.array(are_needed(read, self._keys)))
 
 
 class LogInspection(Inspection):
@@ -255,70 +275,70 @@ class LogInspection(Inspection):
     def __init__(self, path: str, keys: Sequence[str], before_batch: int, tables: Sequence[LogTableOfWindow], own: str) -> None:
         super().__init__(path, keys, before_batch)
         self._tables, self._own = tables, own
-        self._readable = f"{own} AND {BATCH} < {before_batch}"
 
     def summary(self) -> dict[str, Any]:
         """Count keys, live rows, and entries that are needed, superseded or of an unfinished batch; give the span of the live rows."""
-        rows = f"{KIND} = '{ROW}'"
-        counts = self._one(
-            f"SELECT count(*) FILTER (WHERE {rows}) AS live, count(*) AS needed, "
-            f"min({TIME}) FILTER (WHERE {rows}) AS oldest, max({TIME}) FILTER (WHERE {rows}) AS newest FROM ({self._latest()})"
-        )
-        read = self._one(
-            f"SELECT count(*) AS entries, count(*) FILTER (WHERE {BATCH} < {self.before_batch}) AS read FROM state WHERE {self._own}"
-        )
-        facts = {"keys": self._number_of_keys(), "live_rows": counts["live"], "entries_needed": counts["needed"]}
-        facts |= {"entries_superseded": read["read"] - counts["needed"], "entries_unfinished": read["entries"] - read["read"]}
-        return facts | {"oldest": counts["oldest"], "newest": counts["newest"]}
+        counts, times = Counter[str](), list[pa.Array]()
+        for entries in self._shares(self._own, (BATCH, KIND, NUMBER_OF, TIME)):
+            read, latest = self._latest(entries)
+            rows = latest.filter(pc.field(KIND) == ROW)
+            counts += Counter(live_rows=len(rows)) + _entries(entries, read, latest)
+            times += rows.column(TIME).chunks
+        return {"keys": self._number_of_keys()} | {name: counts[name] for name in ("live_rows", *_ENTRIES)} | _span(times)
 
-    def key(self, key: Mapping[str, Any]) -> dict[str, Any] | None:
-        """What a run would restore for ``key``; none if the log does not have it.
+    def restored(self, key: Mapping[str, Any]) -> tuple[dict[str, Any], pa.Table]:
+        """The latest entries of ``key``, and in numbers what a run would restore of them.
 
         ``live_rows`` is their number, ``entries`` that of entries read; ``due`` is the watermark from which the key has work.
         """
-        counts = self._one(
-            f"SELECT max({DUE}) FILTER (WHERE {KIND} = '{KEY_ENTRY}') AS due, "
-            f"count(*) FILTER (WHERE {KIND} = '{ROW}') AS live_rows, count(*) AS needed FROM ({self._latest(key)})"
-        )
-        if not counts["needed"]:
-            return None
-        read = self._one(f"SELECT count(*) AS n FROM state WHERE {self._readable} AND {self._of(key)}")["n"]
-        return {"live_rows": counts["live_rows"], "entries": read, "due": counts["due"]}
+        read, latest = self._latest(self._in_order(f"{self._own} AND {self._of(key)}", self.schema.names))
+        facts = {"live_rows": _count(latest, pc.field(KIND) == ROW), "entries": len(read), "due": pc.max(latest.column(DUE)).as_py()}
+        return facts, latest
 
-    def windows_of(self, key: Mapping[str, Any]) -> list[dict[str, Any]]:
-        """What the log stores for ``key`` and each window: scalars, and number and span of the rows that the window holds."""
-        [mark] = self._rows(f"SELECT * FROM ({self._latest(key)}) WHERE {KIND} = '{KEY_ENTRY}'")
-        spans = self._one(f"SELECT {', '.join(self._spans()) or 'count(*)'} FROM ({self._latest(key)}) WHERE {KIND} = '{ROW}'")
-        windows: dict[str, dict[str, Any]] = {}
+    def windows_of(self, latest: pa.Table) -> list[dict[str, Any]]:
+        """What the ``latest`` entries of a key say of each window: scalars, and number and span of the rows that the window holds."""
+        [mark] = latest.filter(pc.field(KIND) == KEY_ENTRY).to_pylist()
+        rows, windows = latest.filter(pc.field(KIND) == ROW), dict[str, dict[str, Any]]()
         for table in self._tables:
             window = windows.setdefault(table.window, {"window": table.window, "scalars": {}, "holds": {}})
             if not table.held:
                 window["scalars"] = {column: mark[label] for column, label in table.columns.items()}
             else:
-                n, oldest, newest = (spans[f"{table.held} {what}"] for what in ("n", "oldest", "newest"))
-                window["holds"][table.name] = {"rows": n, "oldest": oldest, "newest": newest}
+                held = rows.filter(pc.field(table.held))
+                window["holds"][table.name] = {"rows": len(held)} | _span(held.column(TIME).chunks)
         return list(windows.values())
 
-    def _spans(self) -> Iterable[str]:
-        for table in self._tables:
-            if table.held:
-                held = f"FILTER (WHERE {quoted(table.held)})"
-                yield f"count(*) {held} AS {quoted(f'{table.held} n')}"
-                yield f"min({TIME}) {held} AS {quoted(f'{table.held} oldest')}"
-                yield f"max({TIME}) {held} AS {quoted(f'{table.held} newest')}"
-
-    def rows_of(self, key: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
-        """The last ``limit`` live rows of ``key``, ascending; ``watermark`` is that at arrival, ``batch`` the last that changed the row."""
-        rows = self._rows(f"SELECT * FROM ({self._latest(key)}) WHERE {KIND} = '{ROW}' ORDER BY {NUMBER_OF} DESC LIMIT {limit}")
+    def rows_of(self, latest: pa.Table, limit: int) -> list[dict[str, Any]]:
+        """The last ``limit`` live rows, ascending; ``watermark`` is that at arrival, ``batch`` the last that changed the row."""
+        rows = latest.filter(pc.field(KIND) == ROW).sort_by(NUMBER_OF)
         own = {"number": NUMBER_OF, "time": TIME, "watermark": WATERMARK_OF, "batch": BATCH}
         return [
             {name: row[column] for name, column in own.items()}
             | {"held_by": [f"{table.window}: {table.name}" for table in self._tables if table.held and row[table.held]]}
-            for row in reversed(rows)
+            for row in rows[max(0, len(rows) - limit) :].to_pylist()
         ]
 
-    def _latest(self, key: Mapping[str, Any] | None = None) -> str:
-        return latest_entries("state", self._keys, f"{self._readable} AND {self._of(key or {})}")
+    def _latest(self, entries: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """Those of ``entries`` of earlier batches, and the latest of these."""
+        read = entries.filter(pc.field(BATCH) < self.before_batch)
+        return read, read.filter(pa.array(are_latest(read, self._keys)))
+
+
+#: How many entries a batch needs, how many others have superseded, and how many are of an unfinished batch.
+_ENTRIES = ("entries_needed", "entries_superseded", "entries_unfinished")
+
+
+def _entries(rows: pa.Table, read: pa.Table, needed: pa.Table) -> Counter[str]:
+    return Counter(dict(zip(_ENTRIES, (len(needed), len(read) - len(needed), len(rows) - len(read)), strict=True)))
+
+
+def _count(rows: pa.Table, condition: pc.Expression) -> int:
+    return len(rows.filter(condition))
+
+
+def _span(times: Sequence[pa.Array]) -> dict[str, int | None]:
+    span = pc.min_max(pa.chunked_array(times, pa.int64())).as_py()
+    return {"oldest": span["min"], "newest": span["max"]}
 
 
 def key_value(text: str | None, kind: pa.DataType, name: str) -> Any:

@@ -20,6 +20,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.quoting import quoted
+from windowmill.checkpoints.state.compaction import are_latest, are_needed
 from windowmill.checkpoints.state.reading import (
     WHOLE_BYTES,
     Present,
@@ -34,7 +35,7 @@ from windowmill.checkpoints.state.reading import (
     rows_of,
     rows_of_part,
 )
-from windowmill.checkpoints.state.tables import are_latest, are_needed, entries_before, has_nodes, of_keys
+from windowmill.checkpoints.state.tables import entries_before, has_nodes, of_keys
 from windowmill.checkpoints.stores import is_table
 from windowmill.windowing.columnar.added_columns import ABOVE, BATCH, BUCKET, DUE, FIRST, KIND, NODE_LEVEL, POSITION, SEQUENCE, SUM
 from windowmill.windowing.columnar.hashes import KeyFilter, KeysOfShare, buckets_of

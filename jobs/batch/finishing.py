@@ -27,7 +27,7 @@ from windowmill.checkpoints.delta_tables import merge_if_many, newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import quoted
-from windowmill.checkpoints.state.tables import NeededRows, compact_entries, compact_partials, is_overgrown, is_scattered, overgrown_from
+from windowmill.checkpoints.state.compaction import compact, is_overgrown, is_scattered, overgrown_from
 from windowmill.checkpoints.stores import is_table
 from windowmill.expectations import gate
 from windowmill.expectations.gate import Verdict
@@ -266,10 +266,7 @@ def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> Non
             first = 0 if (is_overgrown if has_entries else is_scattered)(path) else None
         if first is not None:
             with progress.step("compact", "entries of the state that later ones replace"):
-                if has_entries:
-                    compact_entries(path, before, layouts, spans=spans, first=first or None)
-                else:
-                    compact_partials(path, NeededRows.all_but_old_spans(job.runnable.pipeline.keys, spans, before))
+                compact(path, before, layouts, spans=spans, first=first or None)
     if job.plan.batch % MERGED_EVERY == MERGED_EVERY - 1:
         for path in (job.runnable.places.quality, job.runnable.places.quarantine):
             merge_if_many(path)

@@ -18,8 +18,9 @@ from windowmill.checkpoints.ledger import Ledger, Notes
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import check_conditional_writes, lease, publish_pending
 from windowmill.checkpoints.records import DeltaRecords
+from windowmill.checkpoints.state.compaction import NeededPartials, compact
 from windowmill.checkpoints.state.reading import OpenSessions
-from windowmill.checkpoints.state.tables import NeededRows, compact_entries, compact_partials, is_log
+from windowmill.checkpoints.state.tables import is_log
 from windowmill.checkpoints.stores import FAILURES, is_table, remedy, table_at
 from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.batch.forgetting import forget
@@ -130,31 +131,25 @@ def _compact_state(path: str, *, pipeline: Pipeline | None, ledger: Ledger) -> i
     if pipeline is None:
         return 0
     if is_log(path):
-        return compact_entries(path, ledger.next_commit, ["live rows"]) + _compact(path)
+        return compact(path, ledger.next_commit, ["live rows"]) + _compact(path)
     parts = windows_by_layout(pipeline)
-    needed = _needed(parts, ledger)
-    if {"positions", "live rows"} & set(parts):
-        known = Grids.of(parts["slices"]).known if "slices" in parts else ()
-        removed = compact_entries(path, ledger.next_commit, list(parts), needed, spans=tuple(map(last_of, known)))
-        # Another rewrite would undo the order and the row groups in which nodes over positions are searched.
-        return removed if "positions" in parts else removed + _compact(path)
-    return compact_partials(path, needed)
+    known = Grids.of(parts["slices"]).known if "slices" in parts else ()
+    removed = compact(path, ledger.next_commit, list(parts), _needed(parts, ledger), spans=tuple(map(last_of, known)))
+    # Another rewrite would undo the order and the row groups in which nodes over positions are searched.
+    return removed + _compact(path) if "live rows" in parts and "positions" not in parts else removed
 
 
-def _needed(parts: Mapping[StateLayout, Pipeline], ledger: Ledger) -> NeededRows | None:
+def _needed(parts: Mapping[StateLayout, Pipeline], ledger: Ledger) -> NeededPartials | None:
     """The partials of slices and sessions that a future window can contain; null if nothing has been emitted, so that all are needed."""
     last = ledger.last_commit
     if last is None or last.outcome is None or last.outcome.emitted is None:
         return None
     emitted, needed = last.outcome.emitted, []
     if "slices" in parts:
-        grids = Grids.of(parts["slices"])
-        needed.append(NeededRows.slices_from(grids.first_slice_after(emitted)))
-        if grids.known:
-            needed.append(NeededRows.spans(parts["slices"].keys, tuple(map(last_of, grids.known)), ledger.next_commit))
+        needed.append(NeededPartials.slices_from(Grids.of(parts["slices"]).first_slice_after(emitted)))
     if "sessions" in parts:
         gaps = tuple(window.session_gap() for window in parts["sessions"].windows)
-        needed.append(NeededRows.sessions(OpenSessions(gaps, emitted)))
+        needed.append(NeededPartials.sessions(OpenSessions(gaps, emitted)))
     return reduce(or_, needed) if needed else None
 
 

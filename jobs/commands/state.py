@@ -260,13 +260,13 @@ class LiveRowsView(View):
 
     def of_key(self, key: Mapping[str, Any]) -> dict[str, Any]:
         key = {self.labels[name]: value for name, value in key.items()}
-        restored = self.inspection.key(key)
-        if restored is None:
-            return {"restored": {"live_rows": 0, "entries": 0, "due": None}, "windows": [], "rows": []}
-        rows = self.inspection.rows_of(key, self.limit)
+        restored, latest = self.inspection.restored(key)
+        if not len(latest):
+            return {"restored": restored, "windows": [], "rows": []}
+        rows = self.inspection.rows_of(latest, self.limit)
         for row in rows:
             row |= {"time": self.instant(row["time"]), "watermark": self.instant(row["watermark"])}
-        windows = self.inspection.windows_of(key)
+        windows = self.inspection.windows_of(latest)
         for window in windows:
             window["scalars"] = {name: self._remembered(name, value) for name, value in window["scalars"].items()}
             for span in window["holds"].values():

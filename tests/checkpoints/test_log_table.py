@@ -12,10 +12,11 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 
-from windowmill.checkpoints.state import readers, tables
+from windowmill.checkpoints.state import compaction, readers
+from windowmill.checkpoints.state.compaction import compact, is_overgrown
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit
-from windowmill.checkpoints.state.tables import compact_entries, is_overgrown, number_of_rows
+from windowmill.checkpoints.state.tables import number_of_rows
 from windowmill.windowing.columnar.hashes import RowCheck, with_checksums
 from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY, ROW
 from windowmill.windowing.errors import StateCorruptError
@@ -44,7 +45,7 @@ def test_what_later_entries_have_superseded_goes_and_an_open_batch_stays(tmp_pat
     append(tmp_path, 0, (1.0, KEY_ENTRY, None), (None, KEY_ENTRY, None), (1.0, ROW, 1), (None, ROW, 2), (float("nan"), KEY_ENTRY, None))
     append(tmp_path, 1, (1.0, KEY_ENTRY, None), (1.0, GONE, 1), (None, ROW, 2), (1.0, ROW, 3))
     append(tmp_path, 2, (float("nan"), KEY_ENTRY, None), (1.0, GONE, 3))
-    assert compact_entries(str(tmp_path), 2, ["live rows"]) == 4
+    assert compact(str(tmp_path), 2, ["live rows"]) == 4
     kept: list[tuple[Any, ...]] = [(1.0, KEY_ENTRY, 1, None), (None, KEY_ENTRY, 0, None), (float("nan"), KEY_ENTRY, 0, None)]
     kept += [(None, ROW, 1, 2), (1.0, ROW, 1, 3), (float("nan"), KEY_ENTRY, 2, None), (1.0, GONE, 2, 3)]
     assert entries(tmp_path) == sorted(map(repr, kept))
@@ -58,27 +59,27 @@ def test_a_log_whose_columns_a_changed_spec_has_added_behind_those_of_slices_is_
     DeltaTable(tmp_path).alter.add_columns(DeltaSchema.from_arrow(added).fields)
     append(tmp_path, 0, (1.0, KEY_ENTRY, None), (1.0, ROW, 1), (1.0, ROW, 2))
     append(tmp_path, 1, (1.0, KEY_ENTRY, None), (1.0, GONE, 1))
-    assert compact_entries(str(tmp_path), 2, ["slices", "live rows"]) == 3
+    assert compact(str(tmp_path), 2, ["slices", "live rows"]) == 3
     assert entries(tmp_path) == sorted(map(repr, [(1.0, KEY_ENTRY, 1, None), (1.0, ROW, 0, 2)]))
 
 
 def test_entries_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, monkeypatch):
     append(tmp_path, 0, (1.0, KEY_ENTRY, None), (1.0, ROW, 1))
-    write = tables.write_deltalake
+    write = compaction.write_deltalake
 
     def overtaken(*arguments: Any, **options: Any) -> None:
         append(tmp_path, 1, (2.0, KEY_ENTRY, None))
         write(*arguments, **options)
 
-    monkeypatch.setattr(tables, "write_deltalake", overtaken)
+    monkeypatch.setattr(compaction, "write_deltalake", overtaken)
     with pytest.raises(CommitFailedError):
-        compact_entries(str(tmp_path), 1, ["live rows"])
+        compact(str(tmp_path), 1, ["live rows"])
     assert len(entries(tmp_path)) == 3
 
 
 @pytest.mark.thorough
 def test_a_log_is_compacted_when_as_much_has_come_as_was_left(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "FEW_ENTRIES", 10)
+    monkeypatch.setattr(compaction, "FEW_ENTRIES", 10)
     written, longest, compactions, live = 0, 0, 0, 40
     for batch in range(200):
         touched = range(live) if batch == 0 else [(batch * 7 + step) % live for step in range(3)]
@@ -88,7 +89,7 @@ def test_a_log_is_compacted_when_as_much_has_come_as_was_left(tmp_path, monkeypa
         assert batch or not overgrown, "a first batch, however large, supersedes nothing"
         if overgrown:
             before = len(entries(tmp_path))
-            assert compact_entries(str(tmp_path), batch + 1, ["live rows"]) == before - live
+            assert compact(str(tmp_path), batch + 1, ["live rows"]) == before - live
             assert not is_overgrown(str(tmp_path))
             written, compactions = written + live, compactions + 1
         longest = max(longest, number_of_rows(DeltaTable(tmp_path)))
@@ -98,19 +99,19 @@ def test_a_log_is_compacted_when_as_much_has_come_as_was_left(tmp_path, monkeypa
 
 
 def test_many_small_files_are_merged(tmp_path):
-    for batch in range(tables.FEW_FILES + 1):
+    for batch in range(compaction.FEW_FILES + 1):
         append(tmp_path, batch, (1.0, KEY_ENTRY, None))
     assert is_overgrown(str(tmp_path))
-    compact_entries(str(tmp_path), tables.FEW_FILES + 1, ["live rows"])
-    assert (len(DeltaTable(tmp_path).file_uris()), entries(tmp_path)) == (1, [repr((1.0, KEY_ENTRY, tables.FEW_FILES, None))])
+    compact(str(tmp_path), compaction.FEW_FILES + 1, ["live rows"])
+    assert (len(DeltaTable(tmp_path).file_uris()), entries(tmp_path)) == (1, [repr((1.0, KEY_ENTRY, compaction.FEW_FILES, None))])
 
 
 def test_a_log_too_large_for_memory_is_left_to_maintenance(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "FEW_ENTRIES", 0)
+    monkeypatch.setattr(compaction, "FEW_ENTRIES", 0)
     append(tmp_path, 0, (1.0, KEY_ENTRY, None))
     append(tmp_path, 1, (1.0, KEY_ENTRY, None), (2.0, KEY_ENTRY, None))
     assert is_overgrown(str(tmp_path))
-    monkeypatch.setattr(tables, "COMPACTED_BYTES", 10)
+    monkeypatch.setattr(compaction, "COMPACTED_BYTES", 10)
     assert not is_overgrown(str(tmp_path))
 
 

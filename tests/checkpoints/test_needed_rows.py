@@ -1,17 +1,16 @@
-"""Compaction chooses the rows that stay by SQL, and the state in memory by numpy: both choose the same."""
+"""Which rows of the state a later batch may need, beside the rule row by row."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, QueryBuilder, write_deltalake
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from windowmill.checkpoints.state.tables import are_latest, are_needed, latest_entries, needed_rows
+from windowmill.checkpoints.state.compaction import are_latest, are_needed
 from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY, ROW
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING
 
@@ -34,36 +33,23 @@ POSITIONS = st.lists(
 )
 
 
-def chosen(folder: str, rows: pa.Table, query: Callable[[str], str]) -> list[int]:
-    """Numbers of the ``rows`` that the ``query`` over a Delta table of them chooses."""
-    write_deltalake(folder, rows.append_column("n", pa.array(np.arange(len(rows)))), mode="overwrite", schema_mode="overwrite")
-    result = QueryBuilder().register("state", DeltaTable(folder)).execute(query("state"))
-    return sorted(pa.RecordBatchReader.from_stream(result).read_all().column("n").to_pylist())
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return str(tmp_path_factory.mktemp("state"))
-
-
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ENTRIES)
-def test_the_same_entries_of_live_rows_are_the_latest(folder, entries):
+def test_the_latest_entries_of_keys_and_live_rows_are_needed(entries):
     batch, key, kind, number = zip(*sorted(entries, key=lambda entry: entry[0]), strict=True)
     numbers = [None if each == KEY_ENTRY else n for each, n in zip(kind, number, strict=True)]
     rows = pa.table({"_batch": batch, "k": pa.array(key, pa.string()), "_kind": kind, "_number": pa.array(numbers, pa.int64())})
-    expected = chosen(folder, rows, lambda state: latest_entries(state, ["k"], "_batch >= 0"))
+    latest = {(each["k"], each["_number"]): place for place, each in enumerate(rows.to_pylist())}
+    expected = sorted(place for place in latest.values() if kind[place] != GONE)
     assert np.flatnonzero(are_latest(rows, ["k"])).tolist() == expected
 
 
 @pytest.mark.parametrize("live", [False, True])
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(POSITIONS)
-def test_the_same_rows_of_positions_are_needed(folder, live, rows):
+@given(rows=POSITIONS, removes=st.booleans())
+def test_rows_of_positions_that_are_left_of_their_keys_are_needed(live, rows, removes):
     # Each key has a row of its own in its first batch, without which a table is damaged.
     named = {(key, sequence) for _, key, sequence, *_ in rows}
     rows = [(-1, key, sequence, KEY_ROW, 0, 0, 0) for key, sequence in named] + sorted(rows, key=lambda row: row[0])
-    is_key, is_node, is_waiting = ([row[3] == kind for row in rows] for kind in (KEY_ROW, NODE, WAITING))
+    is_key, is_node = ([row[3] == kind for row in rows] for kind in (KEY_ROW, NODE))
 
     def cells(place: int, where: list[bool]) -> pa.Array:
         return pa.array([row[place] if given else None for row, given in zip(rows, where, strict=True)], pa.int64())
@@ -75,14 +61,30 @@ def test_the_same_rows_of_positions_are_needed(folder, live, rows):
             "_sequence": [row[2] for row in rows],
             "_kind": [row[3] for row in rows],
             "_head": cells(5, is_key),
-            "_through": cells(6, is_key),
+            "_through": pa.array([row[6] - 2 if row[3] == KEY_ROW and row[6] else None for row in rows], pa.int64()),
             "_node_level": cells(4, is_node),
             "_position": cells(5, is_node),
-            "_time": cells(5, is_waiting),
+            "_time": pa.array([row[5] - 2 if row[3] == WAITING else None for row in rows], pa.int64()),
         }
     )
     if live:
         # Nodes of sequence "t" are of windows that do not evict by a delta.
         table = table.append_column("_live", cells(6, [node and row[2] == "s" for node, row in zip(is_node, rows, strict=True)]))
-    expected = chosen(folder, table, lambda state: needed_rows(state, ["k"], "_batch >= -1", live=live))
-    assert np.flatnonzero(are_needed(table, ["k"])).tolist() == expected
+    every = table.to_pylist()
+    marks = {(row["k"], row["_sequence"]): row for row in every if row["_kind"] == KEY_ROW}
+    place_of = ("k", "_sequence", "_node_level", "_position")
+    nodes = {tuple(row[name] for name in place_of): row for row in every if row["_kind"] == NODE}
+
+    def is_needed(row: dict[str, Any]) -> bool:
+        mark = marks[row["k"], row["_sequence"]]
+        if row["_kind"] == KEY_ROW:
+            return row is mark
+        if row["_kind"] == WAITING:
+            return mark["_through"] is None or row["_time"] >= mark["_through"]
+        if row.get("_live") is None:
+            return row["_position"] >= mark["_head"]
+        is_latest = nodes[tuple(row[name] for name in place_of)] is row
+        return is_latest and row["_position"] + 2 ** row["_node_level"] > mark["_head"] and (row["_live"] > 0 or not removes)
+
+    expected = [place for place, row in enumerate(every) if is_needed(row)]
+    assert np.flatnonzero(are_needed(table, ["k"], removes=removes)).tolist() == expected

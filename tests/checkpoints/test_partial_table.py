@@ -13,10 +13,10 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError
 
 from windowmill.checkpoints.delta_tables import files_of
-from windowmill.checkpoints.state import readers, tables
+from windowmill.checkpoints.state import compaction, readers
+from windowmill.checkpoints.state.compaction import NeededPartials, compact
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit, rows_of
-from windowmill.checkpoints.state.tables import NeededRows, compact_partials
 from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.grids import Selection, Span
 
@@ -44,8 +44,8 @@ def test_files_of_successive_batches_are_merged_in_order_of_level_and_start(tmp_
     for batch in (2, 0, 1, *range(3, 10)):
         append(tmp_path, batch)
     before = rows(tmp_path)
-    monkeypatch.setattr(tables, "SORTED_ROWS", 40)
-    assert compact_partials(str(tmp_path), None) == 0
+    monkeypatch.setattr(compaction, "SORTED_ROWS", 40)
+    assert compact(str(tmp_path), 99, ["slices"]) == 0
     assert rows(tmp_path) == before
     merged = files(tmp_path)
     assert [sorted({row["_batch"] for row in file}) for file in merged] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
@@ -55,7 +55,7 @@ def test_files_of_successive_batches_are_merged_in_order_of_level_and_start(tmp_
     assert DeltaTable(tmp_path).transaction_version("app") == 9, "a retry must still find what has landed"
     version = DeltaTable(tmp_path).version()
     append(tmp_path, 10)
-    assert compact_partials(str(tmp_path), None) == 0
+    assert compact(str(tmp_path), 99, ["slices"]) == 0
     assert DeltaTable(tmp_path).version() == version + 2, "only the last files are merged anew"
 
 
@@ -63,31 +63,31 @@ def test_what_no_window_needs_goes_and_files_of_distant_batches_stay_apart(tmp_p
     for batch in range(5):
         append(tmp_path, batch, slices=40 if batch == 1 else 4)
     before = rows(tmp_path)
-    monkeypatch.setattr(tables, "SORTED_ROWS", 40)
+    monkeypatch.setattr(compaction, "SORTED_ROWS", 40)
     # Batch 1 wrote more than is sorted at once, of which the first six slices go, and three nodes.
     gone = [row for row in before if row[1] < 16]
-    assert compact_partials(str(tmp_path), NeededRows.slices_from(16)) == len(gone) == 12 + 2 * (6 + 3)
+    assert compact(str(tmp_path), 99, ["slices"], NeededPartials.slices_from(16)) == len(gone) == 12 + 2 * (6 + 3)
     assert rows(tmp_path) == [row for row in before if row not in gone]
     assert [{row["_batch"] for row in file} for file in files(tmp_path)] == [{1}, {2, 3, 4}]
     version = DeltaTable(tmp_path).version()
-    assert compact_partials(str(tmp_path), NeededRows.slices_from(16)) == 0
+    assert compact(str(tmp_path), 99, ["slices"], NeededPartials.slices_from(16)) == 0
     assert DeltaTable(tmp_path).version() == version
-    assert compact_partials(str(tmp_path), NeededRows.slices_from(1_000)) == len(before) - len(gone)
+    assert compact(str(tmp_path), 99, ["slices"], NeededPartials.slices_from(1_000)) == len(before) - len(gone)
     assert rows(tmp_path) == []
 
 
 def test_rows_that_another_attempt_appends_meanwhile_are_not_lost(tmp_path, monkeypatch):
     append(tmp_path, 0)
     append(tmp_path, 1)
-    write = tables.write_deltalake
+    write = compaction.write_deltalake
 
     def overtaken(*arguments: Any, **options: Any) -> None:
         append(tmp_path, 2)
         write(*arguments, **options)
 
-    monkeypatch.setattr(tables, "write_deltalake", overtaken)
+    monkeypatch.setattr(compaction, "write_deltalake", overtaken)
     with pytest.raises(CommitFailedError):
-        compact_partials(str(tmp_path), None)
+        compact(str(tmp_path), 99, ["slices"])
     assert len(rows(tmp_path)) == 3 * 12
 
 
@@ -96,7 +96,7 @@ def test_files_without_statistics_are_not_taken_apart(tmp_path):
     table = pa.table({f"key {n}": ["a"] for n in range(32)} | {"_slice": [0], "_batch": [0]})
     for batch in range(3):
         write_deltalake(tmp_path, table.set_column(33, "_batch", [[batch]]), mode="append")
-    assert compact_partials(str(tmp_path), None) == 0
+    assert compact(str(tmp_path), 99, ["slices"]) == 0
     assert len(files(tmp_path)) == 1
     assert len(rows(tmp_path)) == 3
 
@@ -166,11 +166,12 @@ def test_of_a_keys_spans_the_latest_committed_row_stays(tmp_path):
         rows_ += [("b", None, 3, 3, batch)] if batch == 1 else []
         table = pa.table([list(column) for column in zip(*rows_, strict=True)], schema=schema)
         write_deltalake(tmp_path, table, mode="append")
-    of_spans = ["the key"], ["_w__last"], 3
-    assert compact_partials(str(tmp_path), NeededRows.all_but_old_spans(*of_spans)) == 4
+    assert compact(str(tmp_path), 3, ["slices"], spans=["_w__last"]) == 4
     found = DeltaTable(tmp_path).to_pyarrow_table().to_pylist()
     spans = sorted((str(row["the key"]), row["_batch"]) for row in found if row["_slice"] is None)
     assert spans == [("None", 2), ("None", 3), ("a", 2), ("a", 3), ("b", 1)], "batch 3 may have failed"
     assert sorted(row["_slice"] for row in found if row["_slice"] is not None) == [0, 1, 2, 3]
-    assert compact_partials(str(tmp_path), NeededRows.slices_from(9) | NeededRows.spans(*of_spans)) == 4
-    assert sorted((str(row["the key"]), row["_batch"]) for row in DeltaTable(tmp_path).to_pyarrow_table().to_pylist()) == spans
+    assert compact(str(tmp_path), 3, ["slices"], NeededPartials.slices_from(9), spans=["_w__last"]) == 3
+    assert sorted((str(row["the key"]), row["_batch"]) for row in DeltaTable(tmp_path).to_pyarrow_table().to_pylist()) == sorted(
+        [*spans, ("a", 3)]
+    )

@@ -24,10 +24,10 @@ from tests.jobs.drawn import SOURCE, Row, at, cuts, inputs, some
 from tests.jobs.test_position_batches import AGGREGATES, POLICIES, TUPLES, policies
 from tests.matrices import EVERY
 from tests.strategies import shared
-from windowmill.checkpoints.state import readers, tables
+from windowmill.checkpoints.state import compaction, readers
+from windowmill.checkpoints.state.compaction import overgrown_from
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit
-from windowmill.checkpoints.state.tables import compact_entries, overgrown_from
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.input import Input
 from windowmill.windowing.columnar.added_columns import KIND
@@ -52,7 +52,7 @@ def test_a_key_may_be_named_as_anything_that_compacting_computes(path, column):
     node = {column: "a", "_kind": "node", "_sequence": "s", "_batch": 1, "_position": 2}
     rows = [entry | {"_batch": 0}, entry | {"_batch": 1}, node, node | {"_position": 3}]
     publish(path, pa.Table.from_pylist(rows, schema=part.schema), 1)
-    assert compact_entries(path, 2, ["positions"]) == 2
+    assert compaction.compact(path, 2, ["positions"]) == 2
 
 
 @contextmanager
@@ -60,17 +60,17 @@ def searching() -> Iterator[None]:
     """No file is read whole, and row groups have four rows."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(readers, "WHOLE_BYTES", 0)
-        patch.setattr(tables, "GROUP_ROWS", 4)
-        patch.setattr(tables, "NEAR_LEVELS", 2)
+        patch.setattr(compaction, "GROUP_ROWS", 4)
+        patch.setattr(compaction, "NEAR_LEVELS", 2)
         yield
 
 
 def compact(run: Run, how: int) -> None:
     """Compact the table: with 1 as if the last batch were still open, with more only the newest batches, with less not at all."""
     if how in (0, 1):
-        compact_entries(run.path, run.batch - how, ["positions"])
+        compaction.compact(run.path, run.batch - how, ["positions"])
     elif how > 1:
-        compact_entries(run.path, run.batch, ["positions"], first=max(0, run.batch - how))
+        compaction.compact(run.path, run.batch, ["positions"], first=max(0, run.batch - how))
 
 
 @pytest.mark.parametrize("how", [nullcontext, searching])
@@ -136,7 +136,7 @@ def test_few_row_groups_of_a_large_file_are_decoded(path, monkeypatch):
     with searching():
         for begin in range(0, 10_000, 2_000):
             run.step(tuples("abcdefghij", begin, begin + 2_000), begin)
-        compact_entries(path, run.batch, ["positions"])
+        compaction.compact(path, run.batch, ["positions"])
         [groups] = [pq.ParquetFile(uri.removeprefix("file://")).num_row_groups for uri in DeltaTable(path).file_uris()]
         decoded, read = [], pq.ParquetFile.read_row_groups
         monkeypatch.setattr(pq.ParquetFile, "read_row_groups", lambda *given, **named: decoded.extend(given[1]) or read(*given, **named))
@@ -165,7 +165,7 @@ def test_tasks_restore_of_their_keys_what_one_process_restores_of_all(path, monk
 
     with nullcontext() if whole else searching():
         run.step([*tuples("abbcdefg", 0, 1_200), at(1_200, k=None)])
-        compact_entries(path, run.batch, ["positions"])
+        compaction.compact(path, run.batch, ["positions"])
         run.step(tuples("ab", 1_201, 1_230), 1_201)
         monkeypatch.setattr(DeltaState, "positions", both)
         run.step([*tuples("bdef", 1_230, 1_250), at(1_250, k=None)], 1_230)
@@ -181,7 +181,7 @@ def test_rows_are_restored_of_keys_that_a_batch_touches_or_that_are_due(path, mo
     with searching():
         run.step(rows[:200])
         run.step(rows[200:], 200)
-        compact_entries(path, run.batch, ["positions"])
+        compaction.compact(path, run.batch, ["positions"])
         if "time" not in windows:
             monkeypatch.setattr(limits, "MAX_STATE_ROWS", 100)
         run.step(new, 400)
@@ -201,7 +201,7 @@ def test_rows_that_a_file_has_lost_are_told(path, how, kind):
         if kind == "newest key":
             where = (pc.field(KIND) == KEY_ROW) & (pc.field("_batch") == run.batch - 1)
         else:
-            compact_entries(path, run.batch, ["positions"])
+            compaction.compact(path, run.batch, ["positions"])
             where = (pc.field(KIND) == kind) & (pc.field("k") == "b")
         write_deltalake(path, DeltaTable(path).to_pyarrow_table().filter(~where), mode="overwrite")
         with pytest.raises(StateCorruptError, match="missing"):
@@ -209,7 +209,7 @@ def test_rows_that_a_file_has_lost_are_told(path, how, kind):
 
 
 def test_new_files_are_merged_with_older_ones_that_are_not_much_larger(path, monkeypatch):
-    monkeypatch.setattr(tables, "FEW_FILES", 8)
+    monkeypatch.setattr(compaction, "FEW_FILES", 8)
     run, merged = Run(long("count"), path), []
     run.step(tuples("a", 0, 2_000))
     for n in range(2_000, 2_000 + 40):
@@ -217,21 +217,21 @@ def test_new_files_are_merged_with_older_ones_that_are_not_much_larger(path, mon
         first = overgrown_from(path)
         if first is not None:
             merged.append(first)
-            compact_entries(path, run.batch, ["positions"], first=first)
+            compaction.compact(path, run.batch, ["positions"], first=first)
         assert len(DeltaTable(path).file_uris()) <= 8
     assert 4 <= len(merged) <= 7
     assert merged[0] > 0, "the large file was rewritten for a few small ones"
 
 
 def test_a_large_file_that_was_not_written_in_the_order_of_searches_is_rewritten_on_demand(path, monkeypatch):
-    monkeypatch.setattr(tables, "LAID_OUT_ROWS", 1_000)
+    monkeypatch.setattr(compaction, "LAID_OUT_ROWS", 1_000)
     run = Run(long("count"), path)
     run.step(tuples("abc", 0, 10))
     with searching():
         run.step(tuples("abc", 10, 2_000), 10)
         assert overgrown_from(path) is None
         assert overgrown_from(path, lay_out=True) == 1
-        compact_entries(path, run.batch, ["positions"], first=1)
+        compaction.compact(path, run.batch, ["positions"], first=1)
         assert overgrown_from(path, lay_out=True) is None
         run.step(tuples("abc", 2_000, 2_010), 2_000)
     same_as_one_batch(run, tuples("abc", 0, 2_010))

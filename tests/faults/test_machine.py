@@ -12,7 +12,7 @@ import pytest
 
 from tests.faults.machine import WANTED, Machine, take, take_those_wanted
 from windowmill.checkpoints import delta_tables
-from windowmill.checkpoints.state import tables
+from windowmill.checkpoints.state import compaction
 from windowmill.jobs.batch import finishing
 
 pytestmark = [pytest.mark.spark, pytest.mark.covers("P1", "P10", "P11", "S5", "I2", "I11", "I12", "Q1")]
@@ -27,7 +27,7 @@ def machine(spark, tmp_path, monkeypatch):
     monkeypatch.setattr(Machine, "root", tmp_path, raising=False)
     monkeypatch.setattr(Machine, "_prepared", {})
     Machine.done.clear()
-    monkeypatch.setattr(tables, "FEW_FILES", 6)
+    monkeypatch.setattr(compaction, "FEW_FILES", 6)
     monkeypatch.setattr(delta_tables, "FEW_FILES", 6)
     monkeypatch.setattr(finishing, "MERGED_EVERY", 4)
     yield Machine

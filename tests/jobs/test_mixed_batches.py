@@ -15,8 +15,9 @@ from tests.jobs.batches import check as check_batches
 from tests.jobs.drawn import FILLED, MINUTE, NUMBERS, OTHERS, POLICIES, SESSIONS, SOURCE, Row, at, cuts, ended, inputs, pipeline_of, some
 from tests.jobs.test_session_batches import ALLOWED, visits
 from tests.strategies import shared
+from windowmill.checkpoints.state.compaction import NeededPartials, compact
 from windowmill.checkpoints.state.reading import OpenSessions, WithSpans, rows_of
-from windowmill.checkpoints.state.tables import NeededRows, compact_entries, compact_partials, joint_schema, own_rows, slice_schema
+from windowmill.checkpoints.state.tables import joint_schema, own_rows, slice_schema
 from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.errors import SpecError, StateCorruptError
 from windowmill.windowing.grids import Span
@@ -37,14 +38,14 @@ GIVEN = inputs(ended(visits()), cuts(15, 5), ALLOWED, ALLOWED)
 def check(tmp_path_factory: pytest.TempPathFactory, windows: list[str], given: Any, compacted: list[int], emit: str = "final") -> Run:
     """A run over a state table, which is compacted between batches, or not."""
 
-    def compact(run: Run) -> None:
+    def compacted_between(run: Run) -> None:
         if compacted[run.batch] >= 0 and set(run.divided.names) & {"positions", "live rows"} and DeltaTable.is_deltatable(run.path):
             # Also as if the last batch were still open.
-            compact_entries(run.path, run.batch - compacted[run.batch], run.divided.names, spans=run.spans)
+            compact(run.path, run.batch - compacted[run.batch], run.divided.names, spans=run.spans)
 
     spec, fed = given
     path = str(tmp_path_factory.mktemp("mixed") / "state")
-    return check_batches(pipeline_of(windows, **spec | {"emit": emit}), **fed | {"final": False}, path=path, between=compact)
+    return check_batches(pipeline_of(windows, **spec | {"emit": emit}), **fed | {"final": False}, path=path, between=compacted_between)
 
 
 COMPACTED = st.lists(st.integers(-1, 1), min_size=20, max_size=20)
@@ -118,7 +119,7 @@ def test_compaction_keeps_the_rows_of_other_parts(tmp_path):
     for number, row in enumerate(rows[:-1]):
         run.step([row], number)
     before = kept_by_part(run)
-    removed = compact_entries(run.path, run.batch, run.divided.names)
+    removed = compact(run.path, run.batch, run.divided.names)
     after = kept_by_part(run)
     for part in ("slices", "sessions"):
         assert after[part] == before[part] > 0
@@ -138,14 +139,14 @@ def test_spans_are_kept_and_found_beside_the_rows_of_other_parts(tmp_path, other
     before = kept_by_part(run)
     if {"positions", "live rows"} & set(run.divided.names):
         # Slices that no window needs go, spans stay. Those of the last batch, were it open, do not supersede others.
-        needed = NeededRows.slices_from(900 * MINUTE) | NeededRows.spans(["k"], run.spans, run.batch)
+        needed = NeededPartials.slices_from(900 * MINUTE)
         if run.divided.sessions is not None:
-            needed |= NeededRows.sessions(OpenSessions(run.divided.sessions.gaps, 0))
-        compact_entries(run.path, run.batch - 1, run.divided.names, needed, spans=run.spans)
+            needed |= NeededPartials.sessions(OpenSessions(run.divided.sessions.gaps, 0))
+        compact(run.path, run.batch - 1, run.divided.names, needed, spans=run.spans)
         assert spans_of(run) == [("a", 5), ("b", 4), ("b", 6)]
-        compact_entries(run.path, run.batch, run.divided.names, needed, spans=run.spans)
+        compact(run.path, run.batch, run.divided.names, needed, spans=run.spans)
     else:
-        removed = compact_partials(run.path, NeededRows.all_but_old_spans(["k"], run.spans, run.batch))
+        removed = compact(run.path, run.batch, run.divided.names, spans=run.spans)
         assert removed == sum(before.values()) - sum(kept_by_part(run).values())
     assert spans_of(run) == [("a", 5), ("b", 6)]
     for number, row in enumerate(rows[-2:], len(rows) - 2):
@@ -161,7 +162,7 @@ def test_a_key_may_be_named_as_anything_that_compacting_live_rows_computes(tmp_p
     run, found = Run(spec, str(tmp_path / "state"), source=source), []
     for minute in (0, 1, 2, 3):
         run.step([at(minute, age="a")], minute)
-        found.append(compact_entries(run.path, run.batch, run.divided.names))
+        found.append(compact(run.path, run.batch, run.divided.names))
     assert sum(found) > 0
     assert [row["n"] for row in run.rows if row["window"] == "three"] == [3]
 

@@ -99,7 +99,11 @@ MUTANTS = {
         ("restored-positions-not-verified", "windowing.columnar.position_batch:advance", without("verify_once(...)")),
     ],
     f"{MIXED_BATCHES}compaction_keeps_the_rows_of_other_parts": [
-        ("compaction-drops-rows-of-other-parts", "checkpoints.state.tables:_kept", without('_.append(f"SELECT {_} FROM {_}")')),
+        (
+            "compaction-drops-rows-of-other-parts",
+            "checkpoints.state.compaction:NeededRows.kept",
+            instead("pa.concat_tables([_1 for _2, _3 in _4])", "next(iter([_1 for _2, _3 in _4]))"),
+        ),
         ("rows-over-positions-taken-for-live-rows", "checkpoints.state.tables:own_rows", never('"positions" in _')),
     ],
     f"{MIXED_BATCHES}spans_are_kept_and_found_beside_the_rows_of_other_parts": [
@@ -112,13 +116,13 @@ MUTANTS = {
     f"{PARTIAL_TABLE}of_a_keys_spans_the_latest_committed_row_stays": [
         (
             "spans-of-keys-dropped-with-their-slices",
-            "checkpoints.state.tables:NeededRows.__or__",
-            instead("NeededRows(_1 | _, _2 | _, _3)", "NeededRows(_1, _2, _3)"),
+            "checkpoints.state.compaction:NeededRows._kept",
+            instead("(_1.partials.where | _2).expression", "_1.partials.where.expression"),
         ),
         (
             "spans-superseded-by-an-unfinished-batch",
-            "checkpoints.state.tables:NeededRows.spans",
-            instead("_1 & rows_before(_)", "_1"),
+            "checkpoints.state.compaction:NeededRows._kept",
+            instead("np.searchsorted(_, _)", "len(rows)"),
         ),
     ],
     f"{EMPTY_BATCHES}spans_that_are_gone_are_damage": [

@@ -142,14 +142,14 @@ def test_maintenance_keeps_only_what_counts(tmp_path):
 
 
 def test_a_log_that_has_grown_too_long_is_compacted_by_the_run(tmp_path, monkeypatch):
-    from windowmill.checkpoints.state import tables
+    from windowmill.checkpoints.state import compaction
 
     rows = events(16, 300)
     bench = Bench(tmp_path, {"aggregates": AGGREGATES, "windows": SHAPES[1:3]})
     run_over(bench, 10, rows[:200], 2)
     bench.land(rows[200:])
     die_before_record(bench, monkeypatch)
-    monkeypatch.setattr(tables, "FEW_FILES", 0)
+    monkeypatch.setattr(compaction, "FEW_FILES", 0)
     bench.run()
     assert differences(bench.rows(), bench.expected(rows).rows) == []
     history = DeltaTable(f"{bench.sink}.windowmill/state").history()

@@ -12,7 +12,7 @@ from deltalake import DeltaTable
 from tests.readers import by_each_scheduler
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, check_runs_backfill_and_upkeep, cut, differences, events, quiet, run_over
 from tests.spark.test_live import AGGREGATES, POLICIES, SHAPES
-from windowmill.checkpoints.state import tables
+from windowmill.checkpoints.state import compaction
 from windowmill.jobs.batch import loop
 from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
@@ -45,7 +45,7 @@ def test_any_cut_gives_the_rows_of_the_reference(tmp_path, case):
 
 
 def test_a_run_compacts_a_table_of_all_ways(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "FEW_FILES", 1)
+    monkeypatch.setattr(compaction, "FEW_FILES", 1)
     bench, rows = Bench(tmp_path, CASES["empty windows"]), events(36, 200)
     run_over(bench, 10, rows, 3)
     assert len(DeltaTable(f"{bench.sink}.windowmill/state").file_uris()) <= 2

@@ -10,7 +10,7 @@ from deltalake import DeltaTable
 from tests.readers import by_each_scheduler
 from tests.spark.harness import Bench, check_runs_backfill_and_upkeep, cut, differences, events, lasting, quiet, run_over
 from tests.spark.test_live import AGGREGATES
-from windowmill.checkpoints.state import tables
+from windowmill.checkpoints.state import compaction
 from windowmill.checkpoints.state.tables import is_log
 from windowmill.jobs.batch import loop
 from windowmill.jobs.layouts import limits
@@ -131,7 +131,7 @@ def test_a_first_backfill_builds_the_state_of_events_that_last(spark, tmp_path, 
 
 
 def test_spans_lie_in_few_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(tables, "FEW_FILES", 2)
+    monkeypatch.setattr(compaction, "FEW_FILES", 2)
     bench, rows = Bench(tmp_path, {"windows": EMPTY, "keys": ["k"]}), events(35, 200)
     run_over(bench, 12, rows, 4)
     state = DeltaTable(str(tmp_path / "sink.windowmill" / "state"))

@@ -269,7 +269,7 @@ def _latest(entries: Ints, by: Ints, batch: Ints) -> Ints:
     same = by[order][1:] == by[order][:-1]
     several = np.append(same, False) | np.append(False, same)
     order[several] = order[several][np.lexsort((batch[order[several]], by[order[several]]))]
-    return order[~np.append(same, False)]
+    return np.asarray(order[~np.append(same, False)], np.int64)
 
 
 def _find(among: Ints, wanted: Ints) -> tuple[Ints, Bools]:

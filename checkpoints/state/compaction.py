@@ -1,0 +1,404 @@
+"""Which rows of the state no batch reads any more, when a state table has enough of them, and the compaction that drops them.
+
+A batch appends rows and changes none, so what a later batch has superseded stays in the table until compaction. A rule for each layout says
+which of its rows a later batch may read. The state in memory and :mod:`windowmill.checkpoints.state.inspection` use the same needed_rows.
+
+Compaction reads a table by shares of its keys, so that its memory is bounded; a table without keys is one share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_deltalake
+
+from windowmill.checkpoints.delta_tables import delta_rs_can_write, files_of, own_commit
+from windowmill.checkpoints.state.reading import (
+    NOTHING,
+    ColumnComparison,
+    Either,
+    OpenSessions,
+    Where,
+    footer,
+    read_shares,
+    reporting_damage,
+    rows_of,
+    rows_of_spans,
+)
+from windowmill.checkpoints.state.tables import keys_of, number_of_rows, order_of, own_rows
+from windowmill.checkpoints.stores import table_at
+from windowmill.windowing.columnar.added_columns import (
+    BATCH,
+    BUCKET,
+    GAP,
+    HEAD,
+    KIND,
+    LAST,
+    LIVE,
+    NODE_LEVEL,
+    NUMBER_OF,
+    POSITION,
+    SEQUENCE,
+    SLICE,
+    SUM,
+    THROUGH,
+    TIME,
+)
+from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY
+from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING
+from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.kernels.lift import int64_of
+from windowmill.windowing.watermark import BEFORE
+
+if TYPE_CHECKING:
+    from windowmill.windowing.kernels.combine import Bools, Ints
+    from windowmill.windowing.layouts import StateLayout
+
+#: Commit properties of a rewrite of existing rows.
+REWRITE = own_commit("maintenance")
+#: Reading a table whole is cheap up to so many superseded rows, or so many files.
+FEW_ENTRIES, FEW_FILES = 100_000, 64
+#: Greatest size of a table's files, in bytes, at which it is compacted in memory without being asked to.
+COMPACTED_BYTES = 1 << 30
+#: Limits on rows and bytes of a file into which successive batches' slices are merged: the merge sorts them in memory.
+SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
+#: Size of files that are compacted at once: their columns in memory must stay below the 2 GiB of an Arrow array.
+SHARE_BYTES = 256 << 20
+#: Number of levels whose nodes are stored together, and rows and bytes of a row group. So few row groups hold the nodes at both ends of the
+#: windows of keys at similar positions.
+NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 6, 8_192, 1 << 20
+#: Files of one batch with more rows than this are sorted for searches.
+LAID_OUT_ROWS = 100_000
+
+
+def batches_of(file: Mapping[str, Any]) -> tuple[int, int]:
+    """First and last batch with rows in ``file``; the whole range if there are no statistics."""
+    low, high = file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")
+    return (0, (1 << 63) - 1) if low is None or high is None else (low, high)
+
+
+@dataclass(frozen=True)
+class BatchFiles:
+    """Successive batches, from ``first`` through ``last``, and the files that hold their rows."""
+
+    first: int
+    last: int
+    files: Sequence[Mapping[str, Any]]
+
+    def __add__(self, other: BatchFiles) -> BatchFiles:
+        return BatchFiles(min(self.first, other.first), max(self.last, other.last), [*self.files, *other.files])
+
+    @property
+    def rows(self) -> int:
+        return sum(int(file["num_records"]) for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(int(file["size_bytes"]) for file in self.files)
+
+
+def by_batches(files: Sequence[Mapping[str, Any]]) -> list[BatchFiles]:
+    """``files`` in groups of successive batches, oldest first; no batch has files in two groups."""
+    groups: list[BatchFiles] = []
+    for each in sorted((BatchFiles(*batches_of(file), [file]) for file in files), key=lambda group: (group.first, group.last)):
+        if groups and each.first <= groups[-1].last:
+            groups[-1] += each
+        else:
+            groups.append(each)
+    return groups
+
+
+def is_overgrown(path: str) -> bool:
+    """Whether the table at ``path`` has grown enough since its last compaction to be compacted again. Reads only the Delta log.
+
+    It has if the rows appended since outnumber the compacted ones by more than ``FEW_ENTRIES``, or if it has more than ``FEW_FILES`` files.
+    So compaction costs amortised constant time per row. A row supersedes at most one older row, so at least half of the rows read are live,
+    apart from ``FEW_ENTRIES``.
+    """
+    files = files_of(table_at(path))
+    spans = [(file.get(f"min.{BATCH}"), file.get(f"max.{BATCH}")) for file in files]
+    first = min((low for low, _ in spans if low is not None), default=None)
+    # A compacted file spans several batches. The first batch supersedes nothing.
+    left = sum(file["num_records"] for file, (low, high) in zip(files, spans, strict=True) if low == first or low != high)
+    total = sum(file["num_records"] for file in files)
+    return (total - left > left + FEW_ENTRIES or len(files) > FEW_FILES) and sum(file["size_bytes"] for file in files) <= COMPACTED_BYTES
+
+
+def is_scattered(path: str) -> bool:
+    """Whether a batch that looks for rows in all files of the table at ``path`` should merge them. Reads only the Delta log."""
+    files = files_of(table_at(path))
+    return len(files) > FEW_FILES and sum(file["size_bytes"] for file in files) <= COMPACTED_BYTES
+
+
+def overgrown_from(path: str, *, lay_out: bool = False) -> int | None:
+    """The first batch of the newest files at ``path`` that are worth merging; null if none are.
+
+    Reads only the Delta log, and with ``lay_out`` footers of large files.
+
+    A file is merged with all newer ones if these together have at least half as many rows. So each row is rewritten a logarithmic number of
+    times, and at most about half of the rows of an old file are superseded. With ``lay_out`` a large file of one batch is also rewritten in
+    the order in which it is searched.
+    """
+    table = table_at(path)
+    groups = by_batches(files_of(table))
+    many = sum(len(group.files) for group in groups) > FEW_FILES
+    first, taken = len(groups), BatchFiles(0, 0, [])
+    while first and (taken + groups[first - 1]).bytes <= COMPACTED_BYTES:
+        outside = sum(len(group.files) for group in groups[:first])
+        if taken.files and groups[first - 1].rows > 2 * taken.rows and not (many and outside > FEW_FILES // 2):
+            break
+        first, taken = first - 1, taken + groups[first - 1]
+    if len(taken.files) > 1 and (many or taken.rows > 2 * groups[first].rows + FEW_ENTRIES):
+        return groups[first].first
+    if lay_out:
+        unsorted = (number for number, group in enumerate(groups) if any(_is_unsorted(table, file) for file in group.files))
+        from_here = next(unsorted, len(groups))
+        if from_here < len(groups) and sum(group.bytes for group in groups[from_here:]) <= COMPACTED_BYTES:
+            return groups[from_here].first
+    return None
+
+
+def _is_unsorted(table: DeltaTable, file: Mapping[str, Any]) -> bool:
+    """Whether ``file`` is from one large batch and has large row groups, so that a search reads more of it than it needs."""
+    first, last = batches_of(file)
+    if first != last or file["num_records"] <= LAID_OUT_ROWS:
+        return False
+    metadata = footer(table, file)
+    return bool(metadata.num_rows > 4 * GROUP_ROWS * metadata.num_row_groups)
+
+
+@dataclass(frozen=True)
+class NeededPartials:
+    """The slices and sessions that a later batch may read."""
+
+    where: Where
+    #: Others, which no batch reads any more.
+    expired: Where = NOTHING
+
+    @classmethod
+    def slices_from(cls, start: int) -> NeededPartials:
+        """Slices and nodes that start at or after ``start``."""
+        return cls(ColumnComparison(SLICE, ">=", start), ColumnComparison(SLICE, "<", start))
+
+    @classmethod
+    def sessions(cls, wanted: OpenSessions) -> NeededPartials:
+        closed = (ColumnComparison(GAP, "=", gap) & ColumnComparison(LAST, "<=", wanted.last_after(gap)) for gap in wanted.gaps)
+        return cls(rows_of(wanted), Either(tuple(closed)))
+
+    def __or__(self, other: NeededPartials) -> NeededPartials:
+        return NeededPartials(self.where | other.where, self.expired | other.expired)
+
+
+def are_latest_spans(rows: pa.Table, keys: Sequence[str]) -> Bools:
+    """Mask of each key's latest of ``rows``, which are rows of spans in order of batches; O(n)."""
+    codes, n_keys = codes_of([rows], keys)
+    return np.asarray(_last_of(codes, n_keys)[codes] == np.arange(len(codes)), np.bool_)
+
+
+def are_latest(log: pa.Table, keys: Sequence[str]) -> Bools:
+    """Mask of the latest entry of each key and live row in ``log``, whose entries are in order of batches; O(n log n)."""
+    kind = log.column(KIND)
+    # Row numbers identify rows, and key columns identify keys.
+    codes = codes_of([log], keys)[0]
+    number = pc.if_else(pc.equal(kind, KEY_ENTRY), -1, log.column(NUMBER_OF)).to_numpy()
+    order = np.lexsort((number, codes))  # stable, so the last of equals is the latest
+    is_last = np.ones(len(order), np.bool_)
+    is_last[:-1] = (codes[order][1:] != codes[order][:-1]) | (number[order][1:] != number[order][:-1])
+    found = np.zeros(len(order), np.bool_)
+    found[order[is_last]] = True
+    return np.asarray(found & pc.not_equal(kind, GONE).to_numpy(), np.bool_)
+
+
+def are_needed(rows: pa.Table, keys: Sequence[str], *, removes: bool = True) -> Bools:
+    """Mask of those of ``rows``, over positions and in order of batches, that a later batch may need; O(n log n).
+
+    They are the latest ``key`` row of each key, the tuples that still wait, and the nodes that do not begin before all windows. Nodes of
+    windows that evict by a delta supersede one another; ``removes`` says that those without live tuples are not needed, because no older
+    rows that they supersede are left.
+    """
+    codes, n_keys = codes_of([rows], [*keys, SEQUENCE])
+    kind = rows.column(KIND)
+    of_key, of_node = (np.flatnonzero(pc.equal(kind, each).to_numpy()) for each in (KEY_ROW, NODE))
+    # The rows of a key that lacks its ``key`` row are kept, so that the next batch of the key reports the damage.
+    head, through = (np.full(n_keys, BEFORE, np.int64) for _ in range(2))
+    newest = _last_of(codes[of_key], n_keys)
+    needed = np.zeros(len(rows), np.bool_)
+    needed[of_key] = newest[codes[of_key]] == np.arange(len(of_key))
+    latest = of_key[needed[of_key]]
+    for found, column in ((head, HEAD), (through, THROUGH)):
+        found[codes[latest]] = _integers(rows.column(column).take(pa.array(latest)), BEFORE)
+    waiting = np.flatnonzero(pc.equal(kind, WAITING).to_numpy())
+    needed[waiting] = _integers(rows.column(TIME).take(pa.array(waiting))) >= through[codes[waiting]]
+    nodes, head = rows.take(pa.array(of_node)), head[codes[of_node]]
+    begin = _integers(nodes.column(POSITION))
+    needed[of_node] = begin >= head
+    if LIVE in rows.column_names:
+        places, n_places = codes_of([nodes], [*keys, SEQUENCE, NODE_LEVEL, POSITION])
+        is_left = _last_of(places, n_places)[places] == np.arange(len(places))
+        is_left &= begin + (np.int64(1) << _integers(nodes.column(NODE_LEVEL))) > head
+        live = nodes.column(LIVE).combine_chunks()
+        if removes:
+            is_left &= _integers(live) > 0
+        of_delta = live.is_valid().to_numpy(zero_copy_only=False)
+        needed[of_node[of_delta]] = is_left[of_delta]
+    return needed
+
+
+def _last_of(codes: Ints, n_codes: int) -> Ints:
+    """The index of the last row of each code."""
+    last = np.full(n_codes, -1, np.int64)
+    last[codes] = np.arange(len(codes))  # of equal codes the last value assigned counts
+    return last
+
+
+def _integers(column: pa.ChunkedArray | pa.Array, null: int = 0) -> Ints:
+    return int64_of(pc.fill_null(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, null))
+
+
+def _for_searches(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
+    """``rows`` over positions in the order of searches: by groups of levels, then by stretches of positions, then by keys."""
+    level, position = (_integers(rows.column(name)) for name in (NODE_LEVEL, POSITION))
+    group = level // NEAR_LEVELS
+    stretch = position >> ((group + 1) * NEAR_LEVELS)
+    if LIVE in rows.column_names:
+        # Windows that evict by a delta read all inner nodes, and any leaf may leave: so inner nodes form one group.
+        of_delta = rows.column(LIVE).is_valid().to_numpy()
+        group, stretch = np.where(of_delta, np.minimum(level, 1), group), np.where(of_delta, 0, stretch)
+    columns = {name: rows.column(name) for name in (KIND, SEQUENCE)} | {"group": group, "stretch": stretch}
+    columns |= {BUCKET: rows.column(BUCKET)} if BUCKET in rows.column_names else {}
+    columns |= {"key": codes_of([rows], keys)[0], "position": position, "level": level}
+    return rows.take(pc.sort_indices(pa.table(columns), [(name, "ascending") for name in columns]))
+
+
+@dataclass(frozen=True)
+class NeededRows:
+    """Which rows of a table a later batch may need, layout by layout."""
+
+    keys: Sequence[str]
+    #: Rows of this batch and later ones, which a failed attempt may have left, stay.
+    before_batch: int
+    #: Layouts of the parts whose rows are in the table.
+    layouts: Collection[StateLayout]
+    #: Slices and sessions that are needed; null for all.
+    partials: NeededPartials | None = None
+    #: Columns of spans, one of which has a value in each row of spans.
+    spans: Sequence[str] = ()
+    #: As of :func:`are_needed`.
+    removes: bool = True
+
+    def kept(self, rows: pa.Table) -> pa.Table:
+        """The needed ones of ``rows``, all rows of some keys: those of each layout together, in the order in which batches read them."""
+        rows = rows.sort_by(BATCH)
+        layouts = [rows.filter(own_rows(layout, self.layouts, self.spans).expression) for layout in self.layouts]
+        return pa.concat_tables([self._kept(layout, own) for layout, own in zip(self.layouts, layouts, strict=True)])
+
+    def _kept(self, layout: StateLayout, rows: pa.Table) -> pa.Table:
+        first = int(np.searchsorted(rows.column(BATCH).to_numpy(), self.before_batch))
+        earlier, unfinished = rows[:first], rows[first:]
+        match layout:
+            case "positions":
+                needed = earlier.filter(pa.array(are_needed(earlier, self.keys, removes=self.removes)))
+                return _for_searches(pa.concat_tables([needed, unfinished]), self.keys)
+            case "live rows":
+                needed = earlier.filter(pa.array(are_latest(earlier, self.keys)))
+            case _:
+                needed = earlier if self.partials is None else earlier.filter((self.partials.where | rows_of_spans(self.spans)).expression)
+                needed = self._without_old_spans(needed) if self.spans else needed
+        return pa.concat_tables([needed, unfinished]).sort_by([(name, "ascending") for name in order_of(rows.column_names)])
+
+    def _without_old_spans(self, rows: pa.Table) -> pa.Table:
+        of_spans = rows.filter(rows_of_spans(self.spans).expression)
+        latest = of_spans.filter(pa.array(are_latest_spans(of_spans, self.keys)))
+        return pa.concat_tables([rows.filter(~rows_of_spans(self.spans).expression), latest])
+
+
+def compact(
+    path: str,
+    before_batch: int,
+    layouts: Collection[StateLayout],
+    needed: NeededPartials | None = None,
+    *,
+    spans: Sequence[str] = (),
+    first: int | None = None,
+) -> int:
+    """Rewrite the table at ``path`` without rows that no later batch may need; returns the number of rows removed. No JVM.
+
+    Partials of slices and sessions stay; if ``needed`` is given, only those. Rows of ``before_batch`` itself, which a failed attempt may
+    have left, stay. ``layouts`` are those of the parts in the table; each row of spans has a value in one of the columns ``spans``.
+
+    Tables with positions or live rows are rewritten in one commit; ``first`` is the first batch whose rows are, null for all, and is given
+    only if all windows are over positions. Of tables with partials alone, files of successive batches are merged: so statistics of a file
+    span a short stretch of the axis. A table with features that delta-rs cannot write is left as it is.
+    """
+    table = table_at(path)
+    if not delta_rs_can_write(table):
+        return 0
+    before, keys = number_of_rows(table), keys_of(pa.schema(table.schema().to_arrow()))
+    if {"positions", "live rows"} & set(layouts):
+        groups = by_batches(files_of(table))
+        taken = [group for group in groups if first is None or group.first >= first]
+        needed_rows = NeededRows(keys, before_batch, layouts, needed, spans, removes=len(taken) == len(groups))
+        if taken:
+            _rewrite(table, reduce(add, taken), needed_rows, None if needed_rows.removes else f"{BATCH} >= {first}")
+    else:
+        for group in _merged(files_of(table)):
+            _merge(table_at(path), group, NeededRows(keys, before_batch, layouts, needed, spans))
+    return before - number_of_rows(table_at(path))
+
+
+def _merged(files: Sequence[Mapping[str, Any]]) -> list[BatchFiles]:
+    """``files`` in groups of successive batches, as many of them in a group as fit into one file."""
+    merged: list[BatchFiles] = []
+    for each in by_batches(files):
+        if merged and _fit(merged[-1] + each):
+            merged[-1] += each
+        else:
+            merged.append(each)
+    return merged
+
+
+def _fit(group: BatchFiles) -> bool:
+    return group.rows <= SORTED_ROWS and group.bytes <= SORTED_BYTES
+
+
+def _merge(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows) -> None:
+    """Merge the files of ``group`` if they are small enough to be sorted in memory; a larger file only loses rows that no batch reads."""
+    within = f"{BATCH} >= {group.first} AND {BATCH} <= {group.last}"
+    expired = needed_rows.partials is not None and any(map(needed_rows.partials.expired.may_hold, group.files))
+    if _fit(group):
+        if expired or len(group.files) > 1:
+            _rewrite(table, group, needed_rows, within)
+    elif needed_rows.partials is not None and expired:
+        kept = needed_rows.partials.where | rows_of_spans(needed_rows.spans)
+        within = f"{within} AND {BATCH} < {needed_rows.before_batch}"
+        table.delete(f"{within} AND ({kept.sql}) IS NOT TRUE", commit_properties=REWRITE)
+
+
+def _rewrite(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows, within: str | None) -> None:
+    """Replace the files of ``group``, whose rows satisfy ``within``, by those of their rows that are needed."""
+    schema, size = pa.schema(table.schema().to_arrow()), None
+    if "positions" in needed_rows.layouts:
+        # Row groups are small, for searches: wide rows come in smaller ones, but not so small that footers become long.
+        size = min(GROUP_ROWS, max(GROUP_ROWS // 16, GROUP_BYTES * group.rows // max(1, group.bytes), 1))
+    with reporting_damage(table.table_uri):
+        kept = pa.concat_tables(
+            map(needed_rows.kept, read_shares(table, group.files, schema, most_rows=SORTED_ROWS, most_bytes=SHARE_BYTES))
+        )
+    write_deltalake(
+        table,  # the version that was read: otherwise rows that another writer has appended since would be lost
+        kept,
+        mode="overwrite",
+        predicate=within,
+        commit_properties=REWRITE,
+        # Given writer properties, delta-rs compresses only on request. Checksums hardly ever repeat: no dictionary.
+        writer_properties=WriterProperties(
+            compression="ZSTD", max_row_group_size=size, column_properties={SUM: ColumnProperties(dictionary_enabled=False)}
+        ),
+    )
