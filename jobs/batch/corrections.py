@@ -231,6 +231,8 @@ def renumbered(runnable: Runnable, ledger: Ledger, plan: Plan, schema: pa.Schema
     if not wanted:
         return changes
     shown = pa.concat_tables([_empty(types), *queried(table, types, " OR ".join(wanted), {name: name for name in types})])
+    if not len(shown):
+        return changes
     revisions = int64_of(raised_above_shown(pipeline, new, shown).column("revision").combine_chunks())
     shifted = revisions != int64_of(new.column("revision").combine_chunks())
     going = {"adds": list[DataFile](), "kept": list[DataFile]()}
