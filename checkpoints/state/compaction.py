@@ -8,7 +8,7 @@ Compaction reads a table by shares of its keys, so that its memory is bounded; a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from operator import add
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import ColumnProperties, DeltaTable, WriterProperties, write_deltalake
+from deltalake import ColumnProperties, DeltaTable, QueryBuilder, WriterProperties, write_deltalake
 
 from windowmill.checkpoints.delta_tables import delta_rs_can_write, files_of, own_commit
+from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.state.reading import (
     NOTHING,
     ColumnComparison,
@@ -27,8 +28,6 @@ from windowmill.checkpoints.state.reading import (
     OpenSessions,
     Where,
     footer,
-    read_shares,
-    reporting_damage,
     rows_of,
     rows_of_spans,
 )
@@ -51,9 +50,11 @@ from windowmill.windowing.columnar.added_columns import (
     THROUGH,
     TIME,
 )
+from windowmill.windowing.columnar.hashes import REMEDY, Share
 from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING
 from windowmill.windowing.columnar.rows import codes_of
+from windowmill.windowing.errors import StateCorruptError
 from windowmill.windowing.kernels.lift import int64_of
 from windowmill.windowing.watermark import BEFORE
 
@@ -94,6 +95,11 @@ class BatchFiles:
 
     def __add__(self, other: BatchFiles) -> BatchFiles:
         return BatchFiles(min(self.first, other.first), max(self.last, other.last), [*self.files, *other.files])
+
+    @property
+    def within(self) -> str:
+        """The SQL condition for their rows."""
+        return f"{BATCH} >= {self.first} AND {BATCH} <= {self.last}"
 
     @property
     def rows(self) -> int:
@@ -294,8 +300,7 @@ class NeededRows:
     removes: bool = True
 
     def kept(self, rows: pa.Table) -> pa.Table:
-        """The needed ones of ``rows``, all rows of some keys: those of each layout together, in the order in which batches read them."""
-        rows = rows.sort_by(BATCH)
+        """The needed ones of ``rows``, all rows of some keys in order of batches: of each layout together, in the order of its reads."""
         layouts = [rows.filter(own_rows(layout, self.layouts, self.spans).expression) for layout in self.layouts]
         return pa.concat_tables([self._kept(layout, own) for layout, own in zip(self.layouts, layouts, strict=True)])
 
@@ -344,9 +349,9 @@ def compact(
     if {"positions", "live rows"} & set(layouts):
         groups = by_batches(files_of(table))
         taken = [group for group in groups if first is None or group.first >= first]
-        needed_rows = NeededRows(keys, before_batch, layouts, needed, spans, removes=len(taken) == len(groups))
         if taken:
-            _rewrite(table, reduce(add, taken), needed_rows, None if needed_rows.removes else f"{BATCH} >= {first}")
+            whole = len(taken) == len(groups)
+            _rewrite(table, reduce(add, taken), NeededRows(keys, before_batch, layouts, needed, spans, removes=whole))
     else:
         for group in _merged(files_of(table)):
             _merge(table_at(path), group, NeededRows(keys, before_batch, layouts, needed, spans))
@@ -370,35 +375,52 @@ def _fit(group: BatchFiles) -> bool:
 
 def _merge(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows) -> None:
     """Merge the files of ``group`` if they are small enough to be sorted in memory; a larger file only loses rows that no batch reads."""
-    within = f"{BATCH} >= {group.first} AND {BATCH} <= {group.last}"
     expired = needed_rows.partials is not None and any(map(needed_rows.partials.expired.may_hold, group.files))
     if _fit(group):
         if expired or len(group.files) > 1:
-            _rewrite(table, group, needed_rows, within)
+            _rewrite(table, group, needed_rows)
     elif needed_rows.partials is not None and expired:
         kept = needed_rows.partials.where | rows_of_spans(needed_rows.spans)
-        within = f"{within} AND {BATCH} < {needed_rows.before_batch}"
+        within = f"{group.within} AND {BATCH} < {needed_rows.before_batch}"
         table.delete(f"{within} AND ({kept.sql}) IS NOT TRUE", commit_properties=REWRITE)
 
 
-def _rewrite(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows, within: str | None) -> None:
-    """Replace the files of ``group``, whose rows satisfy ``within``, by those of their rows that are needed."""
-    schema, size = pa.schema(table.schema().to_arrow()), None
+def _rewrite(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows) -> None:
+    """Replace the files of ``group`` by those of their rows that are needed."""
+    size = None
     if "positions" in needed_rows.layouts:
         # Row groups are small, for searches: wide rows come in smaller ones, but not so small that footers become long.
         size = min(GROUP_ROWS, max(GROUP_ROWS // 16, GROUP_BYTES * group.rows // max(1, group.bytes), 1))
-    with reporting_damage(table.table_uri):
-        kept = pa.concat_tables(
-            map(needed_rows.kept, read_shares(table, group.files, schema, most_rows=SORTED_ROWS, most_bytes=SHARE_BYTES))
-        )
+    kept, n_read = list[pa.Table](), 0
+    for rows in shares_of(table, group.within):
+        kept.append(needed_rows.kept(rows))
+        n_read += len(rows)
+    if n_read != group.rows:
+        raise StateCorruptError(f"state {table.table_uri}: files have {n_read:,} rows, by the table's log {group.rows:,}; {REMEDY}")
     write_deltalake(
         table,  # the version that was read: otherwise rows that another writer has appended since would be lost
-        kept,
+        pa.concat_tables(kept),
         mode="overwrite",
-        predicate=within,
+        predicate=group.within,
         commit_properties=REWRITE,
         # Given writer properties, delta-rs compresses only on request. Checksums hardly ever repeat: no dictionary.
         writer_properties=WriterProperties(
             compression="ZSTD", max_row_group_size=size, column_properties={SUM: ColumnProperties(dictionary_enabled=False)}
         ),
     )
+
+
+def shares_of(table: DeltaTable, where: str, columns: Collection[str] | None = None) -> Iterator[pa.Table]:
+    """The rows of a state table for which the SQL condition ``where`` holds, in order of batches, some keys at a time with all their rows.
+
+    They have those of ``columns`` that the table has, by default all.
+    """
+    schema = pa.schema(table.schema().to_arrow())
+    n_rows, size = (sum(int(file[name]) for file in files_of(table)) for name in ("num_records", "size_bytes"))
+    n_shares = 1 << max(n_rows // SORTED_ROWS, size // SHARE_BYTES).bit_length() if BUCKET in schema.names else 1
+    schema = pa.schema([field for field in schema if columns is None or field.name in columns])
+    for share in (Share(number, number + 1, n_shares) for number in range(n_shares)):
+        low, high = share.stored
+        own = where if n_shares == 1 else f"{where} AND {BUCKET} BETWEEN {low} AND {high}"
+        query = f"SELECT {', '.join(map(quoted, schema.names))} FROM state WHERE {own} ORDER BY {BATCH}"
+        yield pa.table(QueryBuilder().register("state", table).execute(query).read_all()).cast(schema)

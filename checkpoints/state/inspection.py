@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from typing import Any
@@ -19,14 +19,13 @@ from deltalake import QueryBuilder
 
 from windowmill.checkpoints.delta_tables import sizes_of
 from windowmill.checkpoints.quoting import quoted, sql_text
-from windowmill.checkpoints.state.compaction import SORTED_ROWS, are_latest, are_needed
+from windowmill.checkpoints.state.compaction import are_latest, are_needed, shares_of
 from windowmill.checkpoints.state.reading import OpenSessions, rows_of, rows_of_spans
 from windowmill.checkpoints.state.tables import number_of_rows
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.columnar.added_columns import (
     BATCH,
-    BUCKET,
     CLOSED,
     DUE,
     FIRST,
@@ -48,7 +47,6 @@ from windowmill.windowing.columnar.added_columns import (
     TIME,
     WATERMARK_OF,
 )
-from windowmill.windowing.columnar.hashes import Share
 from windowmill.windowing.columnar.keyed import KEY_ENTRY, ROW, LogTableOfWindow
 from windowmill.windowing.columnar.known_spans import first_of, last_of, span_columns
 from windowmill.windowing.columnar.positions import NODE, WAITING
@@ -95,18 +93,6 @@ class Inspection:
 
     def _query(self, query: str) -> pa.Table:
         return pa.table(QueryBuilder().register("state", self._table).execute(query).read_all())
-
-    def _in_order(self, where: str, columns: Sequence[str]) -> pa.Table:
-        """The rows for which ``where`` holds, in order of batches; without those of ``columns`` that the table does not have."""
-        schema = pa.schema([field for field in self.schema if field.name in columns])
-        names = ", ".join(map(quoted, schema.names))
-        return self._query(f"SELECT {names} FROM state WHERE {where} ORDER BY {BATCH}").cast(schema)
-
-    def _shares(self, where: str, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """As :meth:`_in_order`, some keys at a time."""
-        n = 1 + number_of_rows(self._table) // SORTED_ROWS if self._keys else 1
-        for low, high in (Share(number, number + 1, 1 << (n - 1).bit_length()).stored for number in range(1 << (n - 1).bit_length())):
-            yield self._in_order(f"{where} AND {BUCKET} BETWEEN {low} AND {high}" if n > 1 else where, [*self._keys, *columns])
 
 
 class _PartialsInspection(Inspection):
@@ -246,7 +232,7 @@ class PositionsInspection(Inspection):
     def summary(self) -> dict[str, Any]:
         """Count keys, leaves, inner nodes, waiting tuples, and entries that are needed, superseded or of an unfinished batch."""
         counts, first, times = Counter[str](), list[pa.Array](), list[pa.Array]()
-        for rows in self._shares(f"{SEQUENCE} IS NOT NULL", self._READ):
+        for rows in shares_of(self._table, f"{SEQUENCE} IS NOT NULL", {*self._keys, *self._READ}):
             read, needed = self._needed(rows)
             nodes = needed.filter(pc.field(KIND) == NODE)
             leaves = _count(nodes, pc.field(NODE_LEVEL) == 0)
@@ -259,7 +245,7 @@ class PositionsInspection(Inspection):
 
     def rows_of(self, key: Mapping[str, Any]) -> list[dict[str, Any]]:
         """The rows of ``key`` that a batch may need, nodes in order of their positions."""
-        rows = self._in_order(f"{SEQUENCE} IS NOT NULL AND {self._of(key)}", self.schema.names)
+        rows = pa.concat_tables(shares_of(self._table, f"{SEQUENCE} IS NOT NULL AND {self._of(key)}"))
         order = [(name, "ascending") for name in (SEQUENCE, POSITION, NODE_LEVEL, NUMBER_OF)]
         return list(self._needed(rows)[1].sort_by(order).to_pylist())
 
@@ -279,7 +265,7 @@ class LogInspection(Inspection):
     def summary(self) -> dict[str, Any]:
         """Count keys, live rows, and entries that are needed, superseded or of an unfinished batch; give the span of the live rows."""
         counts, times = Counter[str](), list[pa.Array]()
-        for entries in self._shares(self._own, (BATCH, KIND, NUMBER_OF, TIME)):
+        for entries in shares_of(self._table, self._own, {*self._keys, BATCH, KIND, NUMBER_OF, TIME}):
             read, latest = self._latest(entries)
             rows = latest.filter(pc.field(KIND) == ROW)
             counts += Counter(live_rows=len(rows)) + _entries(entries, read, latest)
@@ -291,7 +277,7 @@ class LogInspection(Inspection):
 
         ``live_rows`` is their number, ``entries`` that of entries read; ``due`` is the watermark from which the key has work.
         """
-        read, latest = self._latest(self._in_order(f"{self._own} AND {self._of(key)}", self.schema.names))
+        read, latest = self._latest(pa.concat_tables(shares_of(self._table, f"{self._own} AND {self._of(key)}")))
         facts = {"live_rows": _count(latest, pc.field(KIND) == ROW), "entries": len(read), "due": pc.max(latest.column(DUE)).as_py()}
         return facts, latest
 

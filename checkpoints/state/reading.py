@@ -29,7 +29,7 @@ from windowmill.checkpoints.quoting import quoted
 from windowmill.checkpoints.stores import remedy, says_missing, store_of
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import BATCH, BUCKET, CLOSED, GAP, LAST, LEVEL, REACHING, SLICE
-from windowmill.windowing.columnar.hashes import REMEDY, RowCheck, Share
+from windowmill.windowing.columnar.hashes import REMEDY, RowCheck
 from windowmill.windowing.errors import StateCorruptError, StateMissingError, WindowmillError, first_line
 from windowmill.windowing.grids import Selection, Span
 from windowmill.windowing.kernels.layout import HIGH
@@ -288,41 +288,6 @@ def read_whole(
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
-def read_shares(
-    table: DeltaTable, files: Sequence[Mapping[str, Any]], schema: pa.Schema, *, most_rows: int, most_bytes: int
-) -> Iterator[pa.Table]:
-    """All rows of ``files``, in shares that hold all rows of their keys, of about so many rows and bytes; raises as :func:`read_whole`.
-
-    Columns of the ``schema`` that a file lacks are null. A share reads the row groups that may hold its keys.
-    """
-    n_rows, size = (sum(int(file[name]) for file in files) for name in ("num_records", "size_bytes"))
-    n_shares = 1 << max(n_rows // most_rows, size // most_bytes).bit_length()
-    if n_shares == 1 or BUCKET not in schema.names:
-        yield read_whole(table, files, schema, EVERYTHING.expression, may_lack=schema.names)
-        return
-    n_read = 0
-    for share in (Share(number, number + 1, n_shares) for number in range(n_shares)):
-        low, high = share.stored
-        parts = [_read_buckets(table.table_uri, file, schema, low, high) for file in files]
-        yield pa.concat_tables(parts)
-        n_read += sum(map(len, parts))
-    # Row groups that a damaged footer hides would be lost.
-    _same(table.table_uri, "all files together", "rows in the buckets of keys", n_read, n_rows)
-
-
-def _read_buckets(uri: str, file: Mapping[str, Any], schema: pa.Schema, low: int, high: int) -> pa.Table:
-    """The rows of a file whose keys are in the buckets from ``low`` through ``high``."""
-    parquet = open_file(uri, file)
-    try:
-        place = parquet.schema_arrow.names.index(BUCKET)
-        spans = [parquet.metadata.row_group(number).column(place).statistics for number in range(parquet.metadata.num_row_groups)]
-        groups = [number for number, span in enumerate(spans) if not (span and span.has_min_max) or (span.min <= high and span.max >= low)]
-        rows = _with_columns(parquet.read_row_groups(groups, use_threads=False), schema)
-    finally:
-        parquet.close(force=True)
-    return rows.filter(between(BUCKET, low, high + 1).expression)
-
-
 def open_file(uri: str, file: Mapping[str, Any]) -> pq.ParquetFile:
     """The Parquet file of the log's entry ``file`` in the table at ``uri``; raises as :func:`read_whole`. The caller closes it."""
     opened = store_of(uri).open_input_file(file["path"])
@@ -357,13 +322,8 @@ def read_file(uri: str, file: Mapping[str, Any], schema: pa.Schema, may_lack: Co
             span = pc.min_max(rows.column(name)).as_py()
             for bound in ("min", "max"):
                 _same(uri, file["path"], f"{bound} of {name}", span[bound], file[f"{bound}.{name}"])
-    return _with_columns(rows, schema)
-
-
-def _with_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """``rows`` in ``schema``; columns that they lack are null."""
     for field in schema:
-        if field.name not in rows.column_names:
+        if field.name not in read:
             rows = rows.append_column(field.name, pa.nulls(rows.num_rows, field.type))
     return rows.select(schema.names).cast(schema)
 
