@@ -299,6 +299,13 @@ class NeededRows:
     #: As of :func:`are_needed`.
     removes: bool = True
 
+    @property
+    def where(self) -> Where | None:
+        """The condition for partials that are needed, and spans; null if all partials are."""
+        if self.partials is None:
+            return None
+        return self.partials.where | rows_of_spans(self.spans) if self.spans else self.partials.where
+
     def kept(self, rows: pa.Table) -> pa.Table:
         """The needed ones of ``rows``, all rows of some keys in order of batches: of each layout together, in the order of its reads."""
         layouts = [rows.filter(own_rows(layout, self.layouts, self.spans).expression) for layout in self.layouts]
@@ -314,7 +321,7 @@ class NeededRows:
             case "live rows":
                 needed = earlier.filter(pa.array(are_latest(earlier, self.keys)))
             case _:
-                needed = earlier if self.partials is None else earlier.filter((self.partials.where | rows_of_spans(self.spans)).expression)
+                needed = earlier if self.where is None else earlier.filter(self.where.expression)
                 needed = self._without_old_spans(needed) if self.spans else needed
         return pa.concat_tables([needed, unfinished]).sort_by([(name, "ascending") for name in order_of(rows.column_names)])
 
@@ -379,10 +386,9 @@ def _merge(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows) -> Non
     if _fit(group):
         if expired or len(group.files) > 1:
             _rewrite(table, group, needed_rows)
-    elif needed_rows.partials is not None and expired:
-        kept = needed_rows.partials.where | rows_of_spans(needed_rows.spans)
+    elif needed_rows.where is not None and expired:
         within = f"{group.within} AND {BATCH} < {needed_rows.before_batch}"
-        table.delete(f"{within} AND ({kept.sql}) IS NOT TRUE", commit_properties=REWRITE)
+        table.delete(f"{within} AND ({needed_rows.where.sql}) IS NOT TRUE", commit_properties=REWRITE)
 
 
 def _rewrite(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows) -> None:
