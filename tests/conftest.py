@@ -31,7 +31,7 @@ settings.register_profile("many", parent=settings.get_profile("fuzz"), max_examp
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fixed"))
 
 
-#: ``connect``: tests run over a Spark Connect server. With it, and with ``spark``, small batches use Spark from their beginning.
+#: ``connect``: tests run over a Spark Connect server. ``spark``: Spark reads the rows of small batches, too.
 OVER = os.environ.get("WINDOWMILL_TESTS_OVER")
 OVER_CONNECT = OVER == "connect"
 #: Who computes the batches of a test that says nothing of it: Spark's tasks, as by default, where the test has a session.
@@ -59,7 +59,7 @@ def _no_failpoint_stays_armed() -> Iterator[None]:
     failpoints.disarm()
 
 
-@pytest.fixture(autouse=OVER in ("connect", "spark"))
+@pytest.fixture(autouse=OVER == "spark")
 def spark_for_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs over few rows in plain files use Spark from their beginning, as those over other rows do."""
     use_spark_for_small_batches(monkeypatch)

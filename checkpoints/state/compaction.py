@@ -28,6 +28,7 @@ from windowmill.checkpoints.state.reading import (
     OpenSessions,
     Where,
     footer,
+    rows_before,
     rows_of,
     rows_of_spans,
 )
@@ -40,10 +41,13 @@ from windowmill.windowing.columnar.added_columns import (
     HEAD,
     KIND,
     LAST,
+    LEVEL,
     LIVE,
     NODE_LEVEL,
     NUMBER_OF,
     POSITION,
+    REACHING,
+    ROW_KEY,
     SEQUENCE,
     SLICE,
     SUM,
@@ -62,6 +66,11 @@ if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Bools, Ints
     from windowmill.windowing.layouts import StateLayout
 
+#: Columns by which rules and orders choose rows, but for keys and spans; and the place of a row among all rows.
+_READ = frozenset(
+    (BATCH, BUCKET, KIND, SEQUENCE, SLICE, LEVEL, REACHING, GAP, LAST, NODE_LEVEL, POSITION, LIVE, HEAD, THROUGH, TIME, NUMBER_OF)
+)
+_PLACE = "_ place"
 #: Commit properties of a rewrite of existing rows.
 REWRITE = own_commit("maintenance")
 #: Reading a table whole is cheap up to so many superseded rows, or so many files.
@@ -203,18 +212,18 @@ class NeededPartials:
 
 
 def are_latest_spans(rows: pa.Table, keys: Sequence[str]) -> Bools:
-    """Mask of each key's latest of ``rows``, which are rows of spans in order of batches; O(n)."""
+    """Mask of each key's latest of ``rows``, which are rows of spans; O(n log n)."""
     codes, n_keys = codes_of([rows], keys)
-    return np.asarray(_last_of(codes, n_keys)[codes] == np.arange(len(codes)), np.bool_)
+    return np.asarray(_latest_of(codes, n_keys, rows)[codes] == np.arange(len(codes)), np.bool_)
 
 
 def are_latest(log: pa.Table, keys: Sequence[str]) -> Bools:
-    """Mask of the latest entry of each key and live row in ``log``, whose entries are in order of batches; O(n log n)."""
+    """Mask of the latest entry of each key and live row in ``log``; O(n log n)."""
     kind = log.column(KIND)
     # Row numbers identify rows, and key columns identify keys.
     codes = codes_of([log], keys)[0]
     number = pc.if_else(pc.equal(kind, KEY_ENTRY), -1, log.column(NUMBER_OF)).to_numpy()
-    order = np.lexsort((number, codes))  # stable, so the last of equals is the latest
+    order = np.lexsort((log.column(BATCH).to_numpy(), number, codes))
     is_last = np.ones(len(order), np.bool_)
     is_last[:-1] = (codes[order][1:] != codes[order][:-1]) | (number[order][1:] != number[order][:-1])
     found = np.zeros(len(order), np.bool_)
@@ -223,53 +232,53 @@ def are_latest(log: pa.Table, keys: Sequence[str]) -> Bools:
 
 
 def are_needed(rows: pa.Table, keys: Sequence[str], *, removes: bool = True) -> Bools:
-    """Mask of those of ``rows``, over positions and in order of batches, that a later batch may need; O(n log n).
+    """Mask of those of ``rows``, over positions, that a later batch may need; O(n log n).
 
     They are the latest ``key`` row of each key, the tuples that still wait, and the nodes that do not begin before all windows. Nodes of
     windows that evict by a delta supersede one another; ``removes`` says that those without live tuples are not needed, because no older
     rows that they supersede are left.
     """
     codes, n_keys = codes_of([rows], [*keys, SEQUENCE])
-    kind = rows.column(KIND)
-    of_key, of_node = (np.flatnonzero(pc.equal(kind, each).to_numpy()) for each in (KEY_ROW, NODE))
+    kind, needed = rows.column(KIND), np.zeros(len(rows), np.bool_)
+    of_key, of_node, waiting = (np.flatnonzero(pc.equal(kind, each).to_numpy()) for each in (KEY_ROW, NODE, WAITING))
+    marks = rows.select([BATCH, HEAD, THROUGH]).take(pa.array(of_key))
+    newest = _latest_of(codes[of_key], n_keys, marks)
+    newest = newest[newest >= 0]
+    needed[of_key[newest]] = True
     # The rows of a key that lacks its ``key`` row are kept, so that the next batch of the key reports the damage.
     head, through = (np.full(n_keys, BEFORE, np.int64) for _ in range(2))
-    newest = _last_of(codes[of_key], n_keys)
-    needed = np.zeros(len(rows), np.bool_)
-    needed[of_key] = newest[codes[of_key]] == np.arange(len(of_key))
-    latest = of_key[needed[of_key]]
     for found, column in ((head, HEAD), (through, THROUGH)):
-        found[codes[latest]] = _integers(rows.column(column).take(pa.array(latest)), BEFORE)
-    waiting = np.flatnonzero(pc.equal(kind, WAITING).to_numpy())
-    needed[waiting] = _integers(rows.column(TIME).take(pa.array(waiting))) >= through[codes[waiting]]
-    nodes, head = rows.take(pa.array(of_node)), head[codes[of_node]]
-    begin = _integers(nodes.column(POSITION))
+        found[codes[of_key[newest]]] = _integers(marks.column(column), BEFORE)[newest]
+    needed[waiting] = _integers(rows.column(TIME))[waiting] >= through[codes[waiting]]
+    head, begin = head[codes[of_node]], _integers(rows.column(POSITION))[of_node]
     needed[of_node] = begin >= head
     if LIVE in rows.column_names:
+        nodes = rows.select([*keys, SEQUENCE, NODE_LEVEL, POSITION, LIVE, BATCH]).take(pa.array(of_node))
         places, n_places = codes_of([nodes], [*keys, SEQUENCE, NODE_LEVEL, POSITION])
-        is_left = _last_of(places, n_places)[places] == np.arange(len(places))
+        is_left = _latest_of(places, n_places, nodes)[places] == np.arange(len(places))
         is_left &= begin + (np.int64(1) << _integers(nodes.column(NODE_LEVEL))) > head
-        live = nodes.column(LIVE).combine_chunks()
+        live = nodes.column(LIVE)
         if removes:
             is_left &= _integers(live) > 0
-        of_delta = live.is_valid().to_numpy(zero_copy_only=False)
+        of_delta = live.is_valid().to_numpy()
         needed[of_node[of_delta]] = is_left[of_delta]
     return needed
 
 
-def _last_of(codes: Ints, n_codes: int) -> Ints:
-    """The index of the last row of each code."""
+def _latest_of(codes: Ints, n_codes: int, rows: pa.Table) -> Ints:
+    """The index of the row of the latest batch of each code, among ``rows`` with these ``codes``; −1 for a code without rows."""
+    order = np.argsort(rows.column(BATCH).to_numpy(), kind="stable")
     last = np.full(n_codes, -1, np.int64)
-    last[codes] = np.arange(len(codes))  # of equal codes the last value assigned counts
+    last[codes[order]] = order  # of equal codes the last value assigned counts
     return last
 
 
-def _integers(column: pa.ChunkedArray | pa.Array, null: int = 0) -> Ints:
-    return int64_of(pc.fill_null(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column, null))
+def _integers(column: pa.ChunkedArray, null: int = 0) -> Ints:
+    return int64_of(pc.fill_null(column.combine_chunks(), null))
 
 
-def _for_searches(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
-    """``rows`` over positions in the order of searches: by groups of levels, then by stretches of positions, then by keys."""
+def _search_order(rows: pa.Table) -> Ints:
+    """The order of ``rows`` over positions for searches: by groups of levels, then by stretches of positions, then by keys."""
     level, position = (_integers(rows.column(name)) for name in (NODE_LEVEL, POSITION))
     group = level // NEAR_LEVELS
     stretch = position >> ((group + 1) * NEAR_LEVELS)
@@ -277,10 +286,9 @@ def _for_searches(rows: pa.Table, keys: Sequence[str]) -> pa.Table:
         # Windows that evict by a delta read all inner nodes, and any leaf may leave: so inner nodes form one group.
         of_delta = rows.column(LIVE).is_valid().to_numpy()
         group, stretch = np.where(of_delta, np.minimum(level, 1), group), np.where(of_delta, 0, stretch)
-    columns = {name: rows.column(name) for name in (KIND, SEQUENCE)} | {"group": group, "stretch": stretch}
-    columns |= {BUCKET: rows.column(BUCKET)} if BUCKET in rows.column_names else {}
-    columns |= {"key": codes_of([rows], keys)[0], "position": position, "level": level}
-    return rows.take(pc.sort_indices(pa.table(columns), [(name, "ascending") for name in columns]))
+    kinds = codes_of([rows], [KIND, SEQUENCE])[0]
+    keys = [rows.column(name).to_numpy() for name in (ROW_KEY, BUCKET) if name in rows.column_names]
+    return np.lexsort((level, position, *keys, stretch, group, kinds))
 
 
 @dataclass(frozen=True)
@@ -307,28 +315,46 @@ class NeededRows:
         return self.partials.where | rows_of_spans(self.spans) if self.spans else self.partials.where
 
     def kept(self, rows: pa.Table) -> pa.Table:
-        """The needed ones of ``rows``, all rows of some keys in order of batches: of each layout together, in the order of its reads."""
-        layouts = [rows.filter(own_rows(layout, self.layouts, self.spans).expression) for layout in self.layouts]
-        return pa.concat_tables([self._kept(layout, own) for layout, own in zip(self.layouts, layouts, strict=True)])
+        """The needed ones of ``rows``, all rows of some keys: those of each layout together, in the order of its reads."""
+        read = rows.select([name for name in rows.column_names if name in (*_READ, *self.spans)])
+        read = read.append_column(ROW_KEY, pa.array(codes_of([rows], self.keys)[0]))
+        found: list[Ints] = []
+        for layout in self.layouts:
+            own = _places(read, own_rows(layout, self.layouts, self.spans))
+            found.append(own[self._kept(layout, read if len(own) == len(read) else read.take(pa.array(own)))])
+        return rows.take(pa.array(np.concatenate(found)))
 
-    def _kept(self, layout: StateLayout, rows: pa.Table) -> pa.Table:
-        first = int(np.searchsorted(rows.column(BATCH).to_numpy(), self.before_batch))
-        earlier, unfinished = rows[:first], rows[first:]
-        match layout:
-            case "positions":
-                needed = earlier.filter(pa.array(are_needed(earlier, self.keys, removes=self.removes)))
-                return _for_searches(pa.concat_tables([needed, unfinished]), self.keys)
-            case "live rows":
-                needed = earlier.filter(pa.array(are_latest(earlier, self.keys)))
-            case _:
-                needed = earlier if self.where is None else earlier.filter(self.where.expression)
-                needed = self._without_old_spans(needed) if self.spans else needed
-        return pa.concat_tables([needed, unfinished]).sort_by([(name, "ascending") for name in order_of(rows.column_names)])
+    def _kept(self, layout: StateLayout, rows: pa.Table) -> Ints:
+        """The places of the needed ones of ``rows``, which are of one layout, in the order of its reads."""
+        earlier = _places(rows, rows_before(self.before_batch))
+        needed = np.ones(len(rows), np.bool_)
+        needed[earlier] = self._are_needed(layout, rows if len(earlier) == len(rows) else rows.take(pa.array(earlier)))
+        places = np.flatnonzero(needed)
+        kept = rows if len(places) == len(rows) else rows.take(pa.array(places))
+        if layout == "positions":
+            return places[_search_order(kept)]
+        order = [(name, "ascending") for name in order_of(rows.column_names)]
+        return places[pc.sort_indices(kept, order).to_numpy()] if order else places
 
-    def _without_old_spans(self, rows: pa.Table) -> pa.Table:
-        of_spans = rows.filter(rows_of_spans(self.spans).expression)
-        latest = of_spans.filter(pa.array(are_latest_spans(of_spans, self.keys)))
-        return pa.concat_tables([rows.filter(~rows_of_spans(self.spans).expression), latest])
+    def _are_needed(self, layout: StateLayout, rows: pa.Table) -> Bools:
+        if layout == "positions":
+            return are_needed(rows, [ROW_KEY], removes=self.removes)
+        if layout == "live rows":
+            return are_latest(rows, [ROW_KEY])
+        needed = np.ones(len(rows), np.bool_)
+        if self.where is not None:
+            needed[:] = False
+            needed[_places(rows, self.where)] = True
+        if self.spans:
+            of_spans = _places(rows, rows_of_spans(self.spans))
+            needed[of_spans] = are_latest_spans(rows.take(pa.array(of_spans)), [ROW_KEY])
+        return needed
+
+
+def _places(rows: pa.Table, where: Where) -> Ints:
+    """The places of those of ``rows`` for which ``where`` holds."""
+    numbered = rows.append_column(_PLACE, pa.array(np.arange(len(rows))))
+    return np.asarray(numbered.filter(where.expression).column(_PLACE).to_numpy(), np.int64)
 
 
 def compact(
@@ -417,7 +443,7 @@ def _rewrite(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows) -> N
 
 
 def shares_of(table: DeltaTable, where: str, columns: Collection[str] | None = None) -> Iterator[pa.Table]:
-    """The rows of a state table for which the SQL condition ``where`` holds, in order of batches, some keys at a time with all their rows.
+    """The rows of a state table for which the SQL condition ``where`` holds, some keys at a time with all their rows.
 
     They have those of ``columns`` that the table has, by default all.
     """
@@ -428,5 +454,5 @@ def shares_of(table: DeltaTable, where: str, columns: Collection[str] | None = N
     for share in (Share(number, number + 1, n_shares) for number in range(n_shares)):
         low, high = share.stored
         own = where if n_shares == 1 else f"{where} AND {BUCKET} BETWEEN {low} AND {high}"
-        query = f"SELECT {', '.join(map(quoted, schema.names))} FROM state WHERE {own} ORDER BY {BATCH}"
+        query = f"SELECT {', '.join(map(quoted, schema.names))} FROM state WHERE {own}"
         yield pa.table(QueryBuilder().register("state", table).execute(query).read_all()).cast(schema)

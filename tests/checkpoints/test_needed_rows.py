@@ -35,10 +35,11 @@ POSITIONS = st.lists(
 
 @given(ENTRIES)
 def test_the_latest_entries_of_keys_and_live_rows_are_needed(entries):
-    batch, key, kind, number = zip(*sorted(entries, key=lambda entry: entry[0]), strict=True)
+    batch, key, kind, number = zip(*entries, strict=True)
     numbers = [None if each == KEY_ENTRY else n for each, n in zip(kind, number, strict=True)]
     rows = pa.table({"_batch": batch, "k": pa.array(key, pa.string()), "_kind": kind, "_number": pa.array(numbers, pa.int64())})
-    latest = {(each["k"], each["_number"]): place for place, each in enumerate(rows.to_pylist())}
+    in_order = sorted(enumerate(rows.to_pylist()), key=lambda each: each[1]["_batch"])
+    latest = {(each["k"], each["_number"]): place for place, each in in_order}
     expected = sorted(place for place in latest.values() if kind[place] != GONE)
     assert np.flatnonzero(are_latest(rows, ["k"])).tolist() == expected
 
@@ -48,7 +49,7 @@ def test_the_latest_entries_of_keys_and_live_rows_are_needed(entries):
 def test_rows_of_positions_that_are_left_of_their_keys_are_needed(live, rows, removes):
     # Each key has a row of its own in its first batch, without which a table is damaged.
     named = {(key, sequence) for _, key, sequence, *_ in rows}
-    rows = [(-1, key, sequence, KEY_ROW, 0, 0, 0) for key, sequence in named] + sorted(rows, key=lambda row: row[0])
+    rows = [(-1, key, sequence, KEY_ROW, 0, 0, 0) for key, sequence in named] + rows
     is_key, is_node = ([row[3] == kind for row in rows] for kind in (KEY_ROW, NODE))
 
     def cells(place: int, where: list[bool]) -> pa.Array:
@@ -71,9 +72,10 @@ def test_rows_of_positions_that_are_left_of_their_keys_are_needed(live, rows, re
         # Nodes of sequence "t" are of windows that do not evict by a delta.
         table = table.append_column("_live", cells(6, [node and row[2] == "s" for node, row in zip(is_node, rows, strict=True)]))
     every = table.to_pylist()
-    marks = {(row["k"], row["_sequence"]): row for row in every if row["_kind"] == KEY_ROW}
+    in_order = sorted(every, key=lambda row: row["_batch"])
+    marks = {(row["k"], row["_sequence"]): row for row in in_order if row["_kind"] == KEY_ROW}
     place_of = ("k", "_sequence", "_node_level", "_position")
-    nodes = {tuple(row[name] for name in place_of): row for row in every if row["_kind"] == NODE}
+    nodes = {tuple(row[name] for name in place_of): row for row in in_order if row["_kind"] == NODE}
 
     def is_needed(row: dict[str, Any]) -> bool:
         mark = marks[row["k"], row["_sequence"]]

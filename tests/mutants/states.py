@@ -102,7 +102,7 @@ MUTANTS = {
         (
             "compaction-drops-rows-of-other-parts",
             "checkpoints.state.compaction:NeededRows.kept",
-            instead("pa.concat_tables([_1 for _2, _3 in _4])", "next(iter([_1 for _2, _3 in _4]))"),
+            instead("np.concatenate(_1)", "next(iter(_1))"),
         ),
         ("rows-over-positions-taken-for-live-rows", "checkpoints.state.tables:own_rows", never('"positions" in _')),
     ],
@@ -122,7 +122,7 @@ MUTANTS = {
         (
             "spans-superseded-by-an-unfinished-batch",
             "checkpoints.state.compaction:NeededRows._kept",
-            instead("np.searchsorted(_, _)", "len(rows)"),
+            instead("rows_before(_)", "rows_before(1 << 62)"),
         ),
     ],
     f"{EMPTY_BATCHES}spans_that_are_gone_are_damage": [
