@@ -26,6 +26,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, local_path
 from windowmill.checkpoints.stores import is_table, located, table_at
 from windowmill.dags.specs import identity_of
+from windowmill.jobs.conditions.truths import columns_of
 from windowmill.jobs.report.quality import read_quality
 from windowmill.windowing.spec import Pipeline, Table
 
@@ -111,7 +112,11 @@ def _columns(pipeline: Pipeline, source: tuple[str, str]) -> Any:
 
     columns = {key: column_lineage_dataset.Fields(inputFields=[field(key, "DIRECT", "IDENTITY")]) for key in pipeline.keys}
     for name, aggregate in pipeline.aggregates.items():
-        columns[name] = column_lineage_dataset.Fields(inputFields=[field(column, "DIRECT", "AGGREGATION") for column in aggregate.columns])
+        if aggregate.expr is None:
+            inputs = [field(column, "DIRECT", "AGGREGATION") for column in aggregate.columns]
+        else:
+            inputs = [each for used in columns_of(aggregate.expr) if used in columns for each in columns[used].inputFields]
+        columns[name] = column_lineage_dataset.Fields(inputFields=inputs)
     for name in ("window_start", "window_end"):
         columns[name] = column_lineage_dataset.Fields(inputFields=[field(pipeline.time.column, "DIRECT", "TRANSFORMATION")])
     of_rows = [*((key, "GROUP_BY") for key in pipeline.keys), (pipeline.time.column, "WINDOW")]

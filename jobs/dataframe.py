@@ -26,6 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from windowmill.checkpoints import stores
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.state.readers import MemoryState
+from windowmill.jobs.conditions.expressions import expression_problems
 from windowmill.jobs.conditions.truths import columns_of
 from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.base import Lifted, columns_read, conditions_read, unchanged
@@ -52,6 +53,7 @@ from windowmill.jobs.sources.spark_files import asks_zone, with_event_times
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.access import access_to, mapped, sql_type
 from windowmill.jobs.spark.session import ship_modules
+from windowmill.jobs.spec_checks import refuse_first
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar import grid_windows, slices
 from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, RETRACTED, ROW, TIME, UNTIL_OF, WATERMARK_OF
@@ -169,6 +171,7 @@ def evaluate(
     pipeline = pipeline.model_copy(update={"source": None})  # its filter does not apply to these rows
     columns.check(pipeline, "the DataFrame")
     check_lengths(pipeline)
+    refuse_first(pipeline, expression_problems(pipeline))
     if arrival is not None and arrival not in df.columns:
         raise SpecError(f"arrival: {no_column('the DataFrame', arrival, df.columns)}")
     ship_modules(df.sparkSession, pipeline)
@@ -185,7 +188,8 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
     batch = SourceInput(pipeline=pipeline, columns=columns, ended=final, latest=latest)
     parts = divide(pipeline, batch.types)
     # Only grids over points are lifted before the shuffle: an interval event would become a partial for each start that it crosses.
-    slices = parts.slices if parts.names == ("slices",) and pipeline.time.end is None else None
+    # Expressions are evaluated where result rows are whole.
+    slices = parts.slices if parts.names == ("slices",) and pipeline.time.end is None and not batch.expressions.texts else None
     part = None if slices is None else SlicePart(batch, slices)
     if not order:
         by_files = _of_files(df, batch, part, latest, final=final)
@@ -521,11 +525,12 @@ class BoundedWork:
     @property
     def _result_schema(self) -> pa.Schema:
         """Columns of a result row: those of a sink, with ``retracted`` where late rows bring revisions."""
-        schema = self.batch.sink_schema
+        schema = self.batch.expressions.schema
         return schema.append(pa.field(RETRACTED, pa.bool_())) if self.batch.rule.revises else schema
 
     def tables(self, done: Advanced) -> Iterator[pa.Table]:
-        return (with_retracted(rows) if self.batch.rule.revises else rows for rows in done.results if rows.num_rows)
+        found = (self.batch.expressions.over(rows) for rows in done.results if rows.num_rows)
+        return (with_retracted(rows) if self.batch.rule.revises else rows for rows in found)
 
 
 def complete(rows: pa.Table) -> pa.Table:

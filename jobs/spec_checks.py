@@ -11,6 +11,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from windowmill.expectations.suites import check_rules, rules, sink_columns
+from windowmill.jobs.conditions.expressions import expression_problems
 from windowmill.jobs.conditions.truths import conditions_by_field
 from windowmill.jobs.sources.base import kind_problems
 from windowmill.windowing.aggregates import adapt_own
@@ -36,7 +37,13 @@ def import_from_here() -> None:
 def problems_of(pipeline: Pipeline) -> list[Problem]:
     """Everything in ``pipeline`` that no run could execute, as pairs (path of the field, what is wrong and what to do)."""
     import_from_here()
-    found = [*condition_problems(pipeline), *function_problems(pipeline), *_schedule_problems(pipeline), *rule_problems(pipeline)]
+    found = [
+        *condition_problems(pipeline),
+        *expression_problems(pipeline),
+        *function_problems(pipeline),
+        *_schedule_problems(pipeline),
+        *rule_problems(pipeline),
+    ]
     return [*found, *_length_problems(pipeline), *not_run(pipeline), *([] if found else _strict_problems(pipeline))]
 
 

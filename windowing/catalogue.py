@@ -77,6 +77,8 @@ class Declaration:
     clipped
         Whether an event counts differently in each window, by its time inside. Then partials are combined only of slices, to which events
         are clipped; it has a recipe.
+    of_results
+        Whether it is computed of the other columns of a result row, and not of a window's rows.
     """
 
     name: str
@@ -92,11 +94,12 @@ class Declaration:
     orders: bool = False
     picks: bool = False
     clipped: bool = False
+    of_results: bool = False
 
     @property
     def partial(self) -> Literal["numbers", "objects", "none"]:
         """What is combined of rows: columns of numbers, which kernels combine; Python objects; or nothing."""
-        if self.clipped:
+        if self.clipped or self.of_results:
             return "none"
         return "objects" if self.recipe is None else "numbers"
 
@@ -181,6 +184,8 @@ _ELSEWHERE = {
     "some": "bool_or",
     "skew": "skewness",
 }
+#: Spark SQL over the keys and the other aggregates of a result row.
+_EXPRESSION = Declaration("expr", form='expr: "late / flights"', columns=(), of_results=True)
 #: An aggregate of the user's own.
 _OWN = Declaration("use", "windowmill.windowing.aggregates:build_own", form='use: "module:name"', columns=())
 
@@ -190,10 +195,10 @@ def register_aggregate(declaration: Declaration, module: str) -> None:
 
     Raises ``PluginError`` if its name is taken, or it has a name or columns that no spec can write.
     """
-    if not declaration.name.isidentifier() or declaration.name in ("use", "args", "where"):
+    if not declaration.name.isidentifier() or declaration.name in ("use", "args", "where", "expr"):
         raise PluginError(
-            f"plugin {module!r}: no aggregate can be named {declaration.name!r}; choose letters, digits and underscores, but not use, args "
-            "or where, which are fields of every aggregate"
+            f"plugin {module!r}: no aggregate can be named {declaration.name!r}; choose letters, digits and underscores, but not use, "
+            "args, where or expr, which are fields of aggregates"
         )
     if declaration.recipe is None and (declaration.algebra is None or declaration.clipped):
         why = "which clipped aggregates need" if declaration.clipped else "or algebra, which combines partials that are Python objects"
@@ -226,6 +231,8 @@ class AggregateSpec(BaseModel):
         A Spark SQL condition; rows for which it does not hold are skipped.
     use
         ``module:name`` of the user's own aggregate.
+    expr
+        Spark SQL over the keys and the other aggregates of a result row, of an aggregate that is computed of these.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -235,6 +242,7 @@ class AggregateSpec(BaseModel):
     options: dict[str, Any] = {}
     where: str | None = None
     use: str | None = None
+    expr: str | None = None
 
     @property
     def declaration(self) -> Declaration:
@@ -242,8 +250,8 @@ class AggregateSpec(BaseModel):
 
         Raises ``PluginError`` if it is not registered in this process: a worker of Spark, where a notebook has registered it.
         """
-        if self.use is not None:
-            return _OWN
+        if self.use is not None or self.expr is not None:
+            return _OWN if self.expr is None else _EXPRESSION
         if self.function not in DECLARED:
             raise PluginError(
                 f"the aggregate {self.function!r} is not registered in this process; register it in a module that WINDOWMILL_PLUGINS "
@@ -264,6 +272,8 @@ def parse_aggregate(value: object) -> AggregateSpec:
         raise ValueError(f"where: got {where!r}; expected a Spark SQL condition; leave it out where there is none")
     if "use" in fields:
         return _parse_own(fields, where)
+    if "expr" in fields:
+        return _parse_expression(fields, where)
     if len(fields) != 1:
         raise ValueError(f"expected exactly one function; got {', '.join(fields) or 'none'}")
     [(function, argument)] = fields.items()
@@ -285,6 +295,16 @@ def _parse_own(fields: dict[str, Any], where: str | None) -> AggregateSpec:
     if not isinstance(columns, list) or not all(map(_is_column, columns)):
         raise ValueError(f"args: got {columns!r}; expected a list of columns")
     return AggregateSpec(function="use", use=use, columns=tuple(columns), where=where)
+
+
+def _parse_expression(fields: dict[str, Any], where: str | None) -> AggregateSpec:
+    text = fields.pop("expr")
+    other = "where" if where is not None else next(iter(fields), None)
+    if other is not None:
+        raise ValueError(f"unknown field {other!r} in addition to expr, which is computed of a result row")
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"expr: got {text!r}; expected Spark SQL over the keys and the other aggregates of a result row")
+    return AggregateSpec(function="expr", expr=text)
 
 
 def _parse_known(function: str, argument: object, where: str | None) -> AggregateSpec:
@@ -315,7 +335,9 @@ def _is_column(value: object) -> bool:
 def dump_aggregate(spec: AggregateSpec) -> dict[str, Any]:
     """The written form again; ``parse_aggregate`` of it gives ``spec``."""
     written: dict[str, Any]
-    if spec.use:
+    if spec.expr:
+        written = {"expr": spec.expr}
+    elif spec.use:
         written = {"use": spec.use, "args": list(spec.columns)}
     elif spec.options:
         written = {spec.function: {"column": spec.columns[0], **spec.options}}
@@ -338,12 +360,12 @@ def _json_schema() -> dict[str, Any]:
         return listed if number > 1 else {"anyOf": [column, listed]}
 
     known = {name: argument(declared) for name, declared in DECLARED.items()}
-    own = {"use": {"type": "string", "pattern": r"^[\w.]+:[\w.]+$"}, "args": {"type": "array", "items": column}}
+    own = {"use": {"type": "string", "pattern": r"^[\w.]+:[\w.]+$"}, "args": {"type": "array", "items": column}, "expr": column}
     return {
         "type": "object",
         "properties": known | own | {"where": {"type": "string", "minLength": 1}},
         "additionalProperties": False,
-        "oneOf": [{"required": [name]} for name in (*known, "use")],
+        "oneOf": [{"required": [name]} for name in (*known, "use", "expr")],
     }
 
 

@@ -184,7 +184,7 @@ def _aggregate(name: str, spec: AggregateSpec, types: Mapping[str, pa.DataType],
 
 def _window(pipeline: Pipeline, window: Window, layout: StateLayout, described: Described) -> WindowPlan:
     rows = described.shape.state_rows
-    choices = tuple(_choice(name, spec, layout, described) for name, spec in pipeline.aggregates.items())
+    choices = tuple(_choice(name, spec, layout, described) for name, spec in pipeline.over_rows().aggregates.items())
     state_bytes = None if rows is None else rows * described.row_bytes
     return WindowPlan(window.name, window.describe(), layout, described.shape, choices, described.row_bytes, state_bytes)
 

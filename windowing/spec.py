@@ -216,6 +216,8 @@ class Pipeline(SpecMapping):
             if name.lower() in taken:
                 raise ValueError(f"aggregates.{name}: the name is taken by {taken[name.lower()]}; choose another name")
             taken[name.lower()] = "an aggregate"
+        if all(aggregate.declaration.of_results for aggregate in self.aggregates.values()):
+            raise ValueError('aggregates: got only expressions; give one that is computed of rows, such as {count: "*"}, for them to use')
         names = [window.name for window in self.windows]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice:
@@ -257,7 +259,7 @@ class Pipeline(SpecMapping):
     @model_validator(mode="after")
     def _interval_events(self) -> Self:
         for name, aggregate in self.aggregates.items():
-            if aggregate.declaration.partial == "none" and self.time.end is None:
+            if aggregate.declaration.clipped and self.time.end is None:
                 raise ValueError(f"aggregates.{name}: {aggregate.function} needs interval events; set time.end to the column of their ends")
         policies = next((index for index, window in enumerate(self.windows) if window.follows_policies), None)
         if policies is not None and self.time.end is not None:
@@ -286,6 +288,11 @@ class Pipeline(SpecMapping):
         conditions = [aggregate.where for aggregate in self.aggregates.values()]
         conditions += [text for window in self.windows for text in window.conditions().values()]
         return tuple(dict.fromkeys(text for text in conditions if text))
+
+    def over_rows(self) -> Pipeline:
+        """The pipeline with those of its aggregates that are computed of a window's rows."""
+        own = {name: each for name, each in self.aggregates.items() if not each.declaration.of_results}
+        return self if len(own) == len(self.aggregates) else self.model_copy(update={"aggregates": own})
 
     def meaning(self) -> dict[str, Any]:
         """The part of the spec that determines the result rows and the stored state, as JSON values."""

@@ -20,6 +20,7 @@ from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import purged_since_read, refuse_uncounted
 from windowmill.jobs.batch.window_history import numbered_otherwise
+from windowmill.jobs.conditions.expressions import sink_schema
 from windowmill.jobs.layouts.carried import CarriedPart, NotStoredError, carried_parts
 from windowmill.jobs.layouts.choose import parts_of, state_schema
 from windowmill.jobs.layouts.input import Input
@@ -33,7 +34,6 @@ from windowmill.jobs.spec_checks import problems_of
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import SLICE
 from windowmill.windowing.columnar.hashes import RowCheck
-from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     OutOfTurnError,
@@ -229,7 +229,7 @@ def _versions(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -
 def _check_columns(runnable: Runnable, plan: ApplyPlan) -> None:
     """Refuse a spec by which a column of results or state has another type than in the existing table."""
     pipeline, types = runnable.pipeline, Columns.of(plan.source_schema).arrow
-    schemas = {"sink": result_schema(pipeline, types), "state": state_schema(pipeline, types)}
+    schemas = {"sink": sink_schema(pipeline, types), "state": state_schema(pipeline, types)}
     for role, place in (("sink", runnable.sink_path), ("state", runnable.places.state)):
         if not is_table(place):
             continue

@@ -144,7 +144,8 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
     """Where the rows that ``parts`` compute are written."""
     runnable, pipeline = job.runnable, job.runnable.pipeline
     state = joint_schema(pipeline, [part.schema for part in parts])
-    results = job.input.sink_schema
+    expressions = job.input.expressions
+    results = expressions.schema
     if job.input.rule.revises or not _lacks_retracted(job):
         results = results.append(pa.field(RETRACTED, pa.bool_()))
     quarantine, sink = runnable.places.quarantine, Target(runnable.sink_path, results)
@@ -160,6 +161,7 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
         },
         job.options,
         Published(job.plan.fills, AXIS_END if job.plan.history is None else job.plan.history) if job.plan.changes_spec else None,
+        expressions if expressions.texts else None,
     )
 
 

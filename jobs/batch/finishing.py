@@ -47,13 +47,13 @@ from windowmill.jobs.batch.validating import (
     validate_files,
     write_docs,
 )
+from windowmill.jobs.conditions.expressions import sink_schema
 from windowmill.jobs.kept_verdicts import kept_verdict
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, TOO_LATE, remedies_of
 from windowmill.jobs.spark.session import spark_session
 from windowmill.windowing.axis import DAY_US, SECOND_US, ZERO, Duration
-from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Pipeline
@@ -246,7 +246,7 @@ def _known_verdict(runnable: Runnable, held: Batch) -> Verdict | None:
 
 
 def _schema_of(pipeline: Pipeline, plan: Plan) -> pa.Schema:
-    return result_schema(pipeline, Columns.of(plan.source_schema).arrow)
+    return sink_schema(pipeline, Columns.of(plan.source_schema).arrow)
 
 
 def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> None:

@@ -21,6 +21,7 @@ from windowmill.checkpoints.stores import forbidden_folder, located
 from windowmill.expectations.suites import needs_spark, rules, type_problems
 from windowmill.jobs import user_code
 from windowmill.jobs.batch.engine import compute_of, tries_this_process
+from windowmill.jobs.conditions.expressions import expression_problems, sink_schema
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.runnables import refuse_own_results
 from windowmill.jobs.sources.base import LoggedVersion, Reading, SourceTable, is_located, open_source
@@ -40,7 +41,6 @@ from windowmill.jobs.sources.reading import (
 from windowmill.jobs.spark.spark_settings import is_short_run
 from windowmill.jobs.spec_checks import condition_problems, function_problems, refuse_first, rule_problems
 from windowmill.windowing.axis import Duration, to_us
-from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import (
     OutOfTurnError,
     SourceError,
@@ -304,9 +304,9 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
         check_unchanged(ledger.newest_kept.plan.source_schema, source.schema_json, pipeline, source.path)
     else:  # later batches have the same conditions: a spec with other ones is refused
         refuse_first(pipeline, condition_problems(pipeline))
-    refuse_first(pipeline, chain(function_problems(pipeline), rule_problems(pipeline)))
+    refuse_first(pipeline, chain(expression_problems(pipeline), function_problems(pipeline), rule_problems(pipeline)))
     columns.check(pipeline, f"the source {source.path}", source.unread, source.untyped)
-    refuse_first(pipeline, type_problems(pipeline, result_schema(pipeline, columns.arrow)))
+    refuse_first(pipeline, type_problems(pipeline, sink_schema(pipeline, columns.arrow)))
     if pipeline.strict:
         from windowmill.windowing.layouts import check_strict
 

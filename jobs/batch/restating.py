@@ -33,6 +33,7 @@ from windowmill.jobs.batch.counted_rows import table_rows, uncounted_changes, we
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.progress import Progress, Restated
 from windowmill.jobs.batch.window_history import Stretch, left_out
+from windowmill.jobs.conditions.expressions import sink_schema
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource, first_time, spans, without_mapping
@@ -44,7 +45,6 @@ from windowmill.jobs.sources.unusable_rows import TOO_LATE, EventTimes, with_tex
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import REASON, RETRACTED, ROW, TIME, UNREAD
-from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_values
 from windowmill.windowing.counts import WindowRows
 from windowmill.windowing.errors import OutOfTurnError, SourceRangeGoneError, UnsupportedError
@@ -513,7 +513,7 @@ class Restatement:
 
     @cached_property
     def _schema(self) -> pa.Schema:
-        return result_schema(self._pipeline, Columns.of(self.plan.source_schema).arrow)
+        return sink_schema(self._pipeline, Columns.of(self.plan.source_schema).arrow)
 
     def _corrections(self, files: tuple[DataFile, ...]) -> Corrections:
         schema = self._schema.insert(self._schema.get_field_index("revision") + 1, pa.field(RETRACTED, pa.bool_()))

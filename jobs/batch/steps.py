@@ -59,7 +59,6 @@ from windowmill.jobs.spark.spark_settings import SERVER
 from windowmill.jobs.spark.usage import Usage
 from windowmill.windowing.columnar.added_columns import BUCKET, SUM
 from windowmill.windowing.columnar.hashes import with_buckets, with_checksums
-from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import ServerGoneError, SinkRefusedError, SourceError, WindowmillError, first_line
 from windowmill.windowing.kernels.layout import WiderPartials
 from windowmill.windowing.kernels.slices import hopping_windows
@@ -78,7 +77,7 @@ def widen_tables(job: Job, ledger: Ledger, progress: Progress) -> None:
     if last is None:
         return
     pipeline, types = job.runnable.pipeline, job.input.types
-    kinds = {field.name: field.type for field in result_schema(pipeline, types)}
+    kinds = {field.name: field.type for field in job.input.expressions.schema}
     if is_table(job.runnable.sink_path) and (wider := wider_fields(newest(job.runnable.sink_path), kinds)):
         with progress.step("widen", f"{', '.join(wider)} of the sink"):
             _widen_sink(job, {name: kinds[name] for name in wider})
@@ -260,7 +259,8 @@ class _Steps:
             replaced = replacing(self.places.state, self.changes.pop("state", None))
             self.changes |= {} if replaced is None else {"state": replaced}
         elif "sink" in self.changes and self.plan.advances:
-            self.changes["sink"] = renumbered(self.runnable, self.ledger, self.plan, self.job.input.sink_schema, self.changes["sink"])
+            schema = self.job.input.expressions.schema
+            self.changes["sink"] = renumbered(self.runnable, self.ledger, self.plan, schema, self.changes["sink"])
         return computed
 
     def _computed(self) -> ComputedBatch:
@@ -308,7 +308,7 @@ class _Steps:
     def validate(self, computed: ComputedBatch) -> Verdict:
         reach("validate.begin")
         with self.progress.step("validate", f"{computed.counts.rows_published:,} rows against the expectations"):
-            rows = ResultFiles(self.runnable.sink_path, self.changes.get("sink", Changes()).adds, self.job.input.sink_schema)
+            rows = ResultFiles(self.runnable.sink_path, self.changes.get("sink", Changes()).adds, self.job.input.expressions.schema)
             place, seen = self.places.quarantine, computed.emission.seen
             verdict = finishing.verdict_on(
                 self.runnable, self.ledger, self.plan, rows, place, self.changes, computed.counts, seen, self.spark

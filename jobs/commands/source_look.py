@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from windowmill.checkpoints.stores import is_table, located
 from windowmill.expectations.suites import type_problems
+from windowmill.jobs.conditions.expressions import sink_schema
 from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.runnables import refuse_own_results, runnable_of
 from windowmill.jobs.sources.base import KINDS, AddedFile, LoggedVersion, Reading, SourceTable, is_located, kind_problems, open_source
@@ -34,7 +35,6 @@ from windowmill.jobs.spec_checks import Problem, shifted_dates
 from windowmill.windowing.columnar.added_columns import REASON, UNREAD
 from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.columnar.positions import PositionState
-from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, SourceSchemaError, SpecError, no_column
 from windowmill.windowing.fields import percentage
 from windowmill.windowing.layouts import check_strict, divide
@@ -457,7 +457,7 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     refuse_own_results(pipeline, source)
     columns = Columns.of(source.schema_json)
     columns.check(pipeline, "the source", source.unread, source.untyped)
-    schema = result_schema(pipeline, columns.arrow)
+    schema = sink_schema(pipeline, columns.arrow)
     yield from type_problems(pipeline, schema)
     check_strict(pipeline)
     parts = divide(pipeline, columns.arrow)

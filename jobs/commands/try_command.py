@@ -20,6 +20,7 @@ import typer
 
 from windowmill.checkpoints.state.readers import MemoryState
 from windowmill.jobs.commands.terminal import Spec, as_written, load_pipeline
+from windowmill.jobs.conditions.expressions import Expressions, expression_problems
 from windowmill.jobs.conditions.truths import evaluate
 from windowmill.jobs.json_lines import JsonRows, RefusedRow, read_rows, refused_lines, result_lines
 from windowmill.jobs.layouts.choose import parts_of
@@ -172,7 +173,8 @@ class KernelEngine:
     def feed(self, batch: TryBatch) -> None:
         rows = _with_types(batch.rows)
         if self._run is None:
-            self._run = MemoryRun(self._pipeline, {field.name: field.type for field in rows.schema})
+            types = {field.name: field.type for field in rows.schema}
+            self._run, self._expressions = MemoryRun(self._pipeline, types), Expressions.of(self._pipeline, types)
         else:
             self._advance(self._run, last=False, ended=False)
         self._waiting = NewRows(self._numbered(self._times.of(rows), batch))
@@ -185,7 +187,7 @@ class KernelEngine:
 
     def _advance(self, run: MemoryRun, *, last: bool, ended: bool) -> None:
         done = run.advance(self._waiting, last=last, ended=ended)
-        self._results += done.results
+        self._results += map(self._expressions.over, done.results)
         if done.judged is not None:
             refused = done.judged.table.filter(pc.is_valid(done.judged.table.column(REASON)))
             self._refused += zip(refused.column(ROW).to_pylist(), refused.column(REASON).to_pylist(), strict=True)
@@ -259,13 +261,15 @@ class ReferenceEngine:
 
     def __init__(self, pipeline: Pipeline, latest: float) -> None:
         self._pipeline, self._latest = pipeline, latest
+        self._expressions: Expressions | None = None
         self._records: list[reference.Record] = []
         self._commits: list[int] = []
 
     def feed(self, batch: TryBatch) -> None:
         types = {field.name: field.type for field in batch.rows.schema}
-        for name, spec in self._pipeline.aggregates.items():
+        for name, spec in self._pipeline.over_rows().aggregates.items():
             argument_types(spec, types, f"pipeline {self._pipeline.pipeline}: aggregates.{name}")
+        self._expressions = Expressions.of(self._pipeline, {field.name: field.type for field in _with_types(batch.rows).schema})
         self._commits += batch.commits.tolist()
         columns = [batch.rows.column(name) for name in batch.rows.column_names]
         cells = [(column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist() for column in columns]
@@ -276,7 +280,16 @@ class ReferenceEngine:
 
     def finish(self, *, final: bool) -> Results:
         outcome = reference.evaluate(self._pipeline, self._records, commits=self._commits, final=final, latest=self._latest)
-        return Results(outcome.rows, outcome.quarantined)
+        if self._expressions is None or not self._expressions.texts:
+            return Results(outcome.rows, outcome.quarantined)
+        rows = [row | own for row, own in zip(outcome.rows, self._expressions.of_records(outcome.rows), strict=True)]
+        return Results([{name: row[name] for name in self._order(row)} for row in rows], outcome.quarantined)
+
+    def _order(self, row: Mapping[str, Any]) -> list[str]:
+        """The columns of ``row``, its aggregates in the spec's order."""
+        aggregates = self._pipeline.aggregates
+        own = [name for name in row if name not in aggregates]
+        return [*own[: own.index("revision") + 1], *aggregates, *own[own.index("revision") + 1 :]]
 
 
 def _spark_engine(pipeline: Pipeline, latest: float) -> TryEngine:
@@ -323,7 +336,7 @@ def attempt(
         if given is not None and given < 1:
             raise SpecError(f"{option} {given}: expected a whole number from 1")
     check_lengths(pipeline)
-    refuse_first(pipeline, chain(condition_problems(pipeline), function_problems(pipeline)))
+    refuse_first(pipeline, chain(condition_problems(pipeline), expression_problems(pipeline), function_problems(pipeline)))
     rows = read_rows(data, pipeline)
     masks: dict[str, pa.BooleanArray] = {}
     if engine != "spark":

@@ -112,6 +112,13 @@ def condition_problem(text: str) -> str | None:
     return None if problem is None else f"{got}; {problem}"
 
 
+def expression_problem(text: str) -> str | None:
+    """Why ``text`` is not an expression over one row, and the remedy; null if it is one."""
+    tree = _parsed(text)
+    problem = tree if isinstance(tree, str) else parts_problem(tree, text)
+    return None if problem is None else f"got {text[:120]!r}; {problem}"
+
+
 def parts_problem(tree: exp.Expr, text: str) -> str | None:
     """Why a part of the condition ``text`` means nothing in Spark, or not the same at each run; null if none. ``tree`` is its tree."""
     tokens = sqlglot.tokenize(text, read=dialect("spark"))

@@ -397,6 +397,14 @@ def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
         raise SpecError(f"condition {condition!r}: {err}; correct it in the spec") from err
 
 
+def expression_value(text: str, columns: Mapping[str, pa.Array], n: int) -> Value:
+    """An expression of any type over ``n`` rows of ``columns``; raises as :func:`value_of`."""
+    try:
+        return Evaluator({name: spark_array(array) for name, array in columns.items()}, n).value(parsed(text))
+    except NoValueError as err:
+        raise SpecError(f"expression {text!r}: {err}; correct it in the spec") from err
+
+
 def spark_array(array: pa.Array) -> pa.Array:
     """``array`` in the type that Spark's type has here: texts and lists with small offsets, times in microseconds."""
     kind = spark_kind(array.type)

@@ -50,6 +50,13 @@ def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
     return evaluator.value_of(condition, columns, n)
 
 
+def expression_value(text: str, columns: Mapping[str, pa.Array], n: int) -> Value:
+    """An expression of any type over ``n`` rows of ``columns``; raises as :func:`value_of`."""
+    from windowmill.jobs.conditions import evaluator
+
+    return evaluator.expression_value(text, columns, n)
+
+
 def every_condition(pipeline: Pipeline) -> tuple[str, ...]:
     """The distinct conditions in the spec, the source's filter first."""
     own = (pipeline.source.filter,) if pipeline.source is not None and pipeline.source.filter else ()

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from windowmill.checkpoints.batches import Plan
 from windowmill.checkpoints.places import Runnable
+from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.plain_rows import PlainRows
@@ -109,8 +110,14 @@ class Input:
         return EventTimes(self.pipeline, self.latest, self.has_unread)
 
     @cached_property
-    def sink_schema(self) -> pa.Schema:
+    def window_schema(self) -> pa.Schema:
+        """The columns of result rows as windows give them."""
         return result_schema(self.pipeline, self.types)
+
+    @cached_property
+    def expressions(self) -> Expressions:
+        """What is computed of these, and the columns of the sink."""
+        return Expressions.of(self.pipeline, self.types)
 
     @property
     def restores(self) -> bool:

@@ -36,7 +36,7 @@ class PositionPart(KeyedPart):
             emission.clock(batch.rule),
             emission.ends,
             batch.builds_state,
-            batch.sink_schema,
+            batch.window_schema,
             batch.check,
             batch.is_bounded,
         )

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.stores import Options, use_options
+from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.layouts.output import Output, Published, Role, RowWriter
 from windowmill.jobs.spark.access import running_task
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, RETRACTED
@@ -46,6 +47,7 @@ class Targets:
     #: For each place in object storage, the settings of its client; they hold credentials.
     options: Mapping[str, Options] = field(default_factory=dict)
     published: Published | None = None  #: Which result rows are written; null for all.
+    expressions: Expressions | None = None  #: Aggregates that are computed of result rows; null for none.
 
 
 class OutputWriter(RowWriter, ExitStack):
@@ -58,8 +60,9 @@ class OutputWriter(RowWriter, ExitStack):
         self._open: dict[Role, FileWriter] = {}
 
     def results(self, rows: pa.Table) -> None:
-        published = self._targets.published
-        super().results(rows if published is None else published.of(rows))
+        published, expressions = self._targets.published, self._targets.expressions
+        rows = rows if published is None else published.of(rows)
+        super().results(rows if expressions is None else expressions.over(rows))
 
     def quarantine_rows(self, rows: pa.Table) -> None:
         reasons = rows.column("reason").value_counts().to_pylist()

@@ -35,6 +35,7 @@ from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import Progress, late_missed
 from windowmill.jobs.batch.window_history import redefined_by
+from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.table_rows import queried
@@ -262,6 +263,11 @@ class _Comparing:
 
     def _add(self, row: PublishedRow, expected: Mapping[str, RecomputedValue] | None, query: str | None, method: str) -> None:
         lacking = self.lacking[row.batch]
+        if expected is not None:
+            # Of the published values, which are compared themselves: an expression of values that round differently may differ at will.
+            published = {**dict(zip(self.plain.pipeline.keys, row.key, strict=True)), **row.values}
+            [own] = Expressions.of(self.plain.pipeline, self.plain.types).of_records([published])
+            expected = {**expected, **{name: RecomputedValue(value) for name, value in own.items()}}
         known = None if expected is None else {name: value for name, value in expected.items() if name not in lacking}
         # Why rows may differ although nothing is wrong.
         doubt = _UNKNOWN_ORDER if self.late and not self.plain.files.order_known else None
@@ -396,7 +402,7 @@ def _of_window(
     # In order of revisions, so that the latest one is left.
     newest = {_place(row, [row[name] for name in pipeline.keys]): row for row in outcome.rows}
     values = [newest.get(_place_of(row)) for row in sampled]
-    return [None if row is None else {name: RecomputedValue(row[name]) for name in pipeline.aggregates} for row in values]
+    return [None if row is None else {name: RecomputedValue(row[name]) for name in pipeline.over_rows().aggregates} for row in values]
 
 
 def _by_spark(plain: Plain, keys: pa.Table, arrival: Arrival) -> SampledRows:

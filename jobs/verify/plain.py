@@ -58,7 +58,7 @@ class Plain(RereadRows):
         """The aggregates that have a form in SQL; ``conditions`` gives the SQL of each condition of the spec."""
         found = {
             name: form_of(spec, self.pipeline, self.types, None if spec.where is None else conditions[spec.where])
-            for name, spec in self.pipeline.aggregates.items()
+            for name, spec in self.pipeline.over_rows().aggregates.items()
         }
         return {name: form for name, form in found.items() if form is not None}
 

@@ -298,7 +298,7 @@ class Aggregation:
         aggregates = pipeline.aggregates
         self.names = list(aggregates)
         self.layout = Layout.over_rows(aggregates, types, f"pipeline {pipeline.pipeline}: aggregates")
-        self.clipped = {name: spec for name, spec in aggregates.items() if spec.declaration.partial == "none"}
+        self.clipped = {name: spec for name, spec in aggregates.items() if spec.declaration.clipped}
         objects = {name: spec for name, spec in aggregates.items() if spec.declaration.partial == "objects"}
         self.objects = {name: ObjectColumn(spec, [types[column] for column in spec.columns]) for name, spec in objects.items()}
 

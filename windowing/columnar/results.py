@@ -81,15 +81,16 @@ def key_ranks(keys: pa.Table) -> Ints:
 
 
 def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Arrow type of each aggregate, given the ``types`` of the source's columns.
+    """Arrow type of each aggregate over rows, given the ``types`` of the source's columns.
 
     Raises ``SpecError`` if a column does not exist or has a type that the aggregate cannot take.
     """
     where = f"pipeline {pipeline.pipeline}: aggregates"
-    result_type = {result.name: result.type for result in Layout.over_rows(pipeline.aggregates, types, where).results}
-    for name, spec in pipeline.aggregates.items():
+    aggregates = pipeline.over_rows().aggregates
+    result_type = {result.name: result.type for result in Layout.over_rows(aggregates, types, where).results}
+    for name, spec in aggregates.items():
         kinds = argument_types(spec, types, f"{where}.{name}")
-        if spec.declaration.partial == "none":
+        if spec.declaration.clipped:
             result_type[name] = pa.float64()
         elif spec.declaration.partial == "objects":
             result = aggregate_for(spec, value_types(spec, kinds)).result
@@ -100,7 +101,7 @@ def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[s
                 )
             # A user's aggregate that declares no type of these gives JSON text.
             result_type[name] = _type(result, kinds) if spec.use is None else _NAMED.get(result, _ANYTHING)
-    return {name: result_type[name] for name in pipeline.aggregates}
+    return {name: result_type[name] for name in aggregates}
 
 
 def _type(result: str, kinds: list[pa.DataType]) -> pa.DataType:
@@ -115,7 +116,7 @@ def gives_json(spec: AggregateSpec) -> bool:
 
 
 def result_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Schema:
-    """Columns of the sink: keys, window, its bounds, trigger, revision, the aggregates in the spec's order, batch."""
+    """Columns that windows give: keys, window, its bounds, trigger, revision, the aggregates over rows in the spec's order, batch."""
     bound = pa.int64() if pipeline.time.integer_axis else pa.timestamp("us", "UTC")
     own = [("window", pa.string()), ("window_start", bound), ("window_end", bound), ("trigger", pa.int64()), ("revision", pa.int64())]
     keys = [(name, types[name]) for name in pipeline.keys]

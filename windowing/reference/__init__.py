@@ -101,7 +101,8 @@ def _row(pipeline: Pipeline, window: Window, fired: WindowResult) -> dict[str, A
         "trigger": fired.trigger,
         "revision": fired.revision,
     }
-    values = {name: None if fired.retracted else compute(name, spec, span) for name, spec in pipeline.aggregates.items()}
+    aggregates = pipeline.over_rows().aggregates
+    values = {name: None if fired.retracted else compute(name, spec, span) for name, spec in aggregates.items()}
     revised = {"retracted": fired.retracted} if pipeline.emit == "revise" else {}
     return dict(zip(pipeline.keys, fired.key, strict=True)) | identity | values | revised
 
