@@ -25,9 +25,9 @@ from benchmarks.pipelines import MINUTE_US, START_US, Growing
 from benchmarks.processes import timed
 from benchmarks.race import Result
 from windowmill.checkpoints.delta_tables import files_of
+from windowmill.checkpoints.state.compaction import SORTED_ROWS
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit, rows_of
-from windowmill.checkpoints.state.compaction import SORTED_ROWS
 from windowmill.checkpoints.state.tables import slice_schema
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.slices import SliceMapReduce

@@ -13,9 +13,9 @@ from deltalake import write_deltalake
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import create
+from windowmill.checkpoints.state.compaction import compact
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit
-from windowmill.checkpoints.state.compaction import compact
 from windowmill.windowing.columnar.added_columns import NUMBER_OF, TIME
 from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.columnar.position_batch import advance

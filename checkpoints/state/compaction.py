@@ -32,7 +32,7 @@ from windowmill.checkpoints.state.reading import (
     rows_of,
     rows_of_spans,
 )
-from windowmill.checkpoints.state.tables import keys_of, number_of_rows, order_of, own_rows
+from windowmill.checkpoints.state.tables import SORTED_BY, keys_of, number_of_rows, order_of, own_rows
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import (
     BATCH,
@@ -41,12 +41,10 @@ from windowmill.windowing.columnar.added_columns import (
     HEAD,
     KIND,
     LAST,
-    LEVEL,
     LIVE,
     NODE_LEVEL,
     NUMBER_OF,
     POSITION,
-    REACHING,
     ROW_KEY,
     SEQUENCE,
     SLICE,
@@ -67,9 +65,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.layouts import StateLayout
 
 #: Columns by which rules and orders choose rows, but for keys and spans; and the place of a row among all rows.
-_READ = frozenset(
-    (BATCH, BUCKET, KIND, SEQUENCE, SLICE, LEVEL, REACHING, GAP, LAST, NODE_LEVEL, POSITION, LIVE, HEAD, THROUGH, TIME, NUMBER_OF)
-)
+_READ = frozenset((*SORTED_BY, BATCH, SEQUENCE, GAP, POSITION, LIVE, HEAD, THROUGH, TIME, NUMBER_OF))
 _PLACE = "_ place"
 #: Commit properties of a rewrite of existing rows.
 REWRITE = own_commit("maintenance")
