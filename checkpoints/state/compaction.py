@@ -75,8 +75,10 @@ FEW_ENTRIES, FEW_FILES = 100_000, 64
 COMPACTED_BYTES = 1 << 30
 #: Limits on rows and bytes of a file into which successive batches' slices are merged: the merge sorts them in memory.
 SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
-#: Size of files that are compacted at once: their columns in memory must stay below the 2 GiB of an Arrow array.
-SHARE_BYTES = 256 << 20
+#: Bytes in memory of the rows of keys that are compacted at once; the most shares into which keys are divided.
+SHARE_BYTES, MOST_SHARES = 1 << 30, 1 << 10
+#: Types of texts and bytes of which an array may hold more than 2 GiB.
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 #: Number of levels whose nodes are stored together, and rows and bytes of a row group. So few row groups hold the nodes at both ends of the
 #: windows of keys at similar positions.
 NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 6, 8_192, 1 << 20
@@ -256,6 +258,7 @@ def are_needed(rows: pa.Table, keys: Sequence[str], *, removes: bool = True) -> 
         live = nodes.column(LIVE)
         if removes:
             is_left &= _integers(live) > 0
+        is_left |= head == BEFORE
         of_delta = live.is_valid().to_numpy()
         needed[of_node[of_delta]] = is_left[of_delta]
     return needed
@@ -441,14 +444,32 @@ def _rewrite(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows) -> N
 def shares_of(table: DeltaTable, where: str, columns: Collection[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a state table for which the SQL condition ``where`` holds, some keys at a time with all their rows.
 
-    They have those of ``columns`` that the table has, by default all.
+    They have those of ``columns`` that the table has, by default all; texts and bytes in types without a limit of 2 GiB. A share that turns
+    out to be larger than ``SHARE_BYTES`` is divided and read again.
     """
     schema = pa.schema(table.schema().to_arrow())
-    n_rows, size = (sum(int(file[name]) for file in files_of(table)) for name in ("num_records", "size_bytes"))
-    n_shares = 1 << max(n_rows // SORTED_ROWS, size // SHARE_BYTES).bit_length() if BUCKET in schema.names else 1
-    schema = pa.schema([field for field in schema if columns is None or field.name in columns])
-    for share in (Share(number, number + 1, n_shares) for number in range(n_shares)):
+    n_shares = 1 << (number_of_rows(table) // SORTED_ROWS).bit_length() if BUCKET in schema.names else 1
+    most_shares = MOST_SHARES if BUCKET in schema.names else 1
+    large = pa.schema([field.with_type(_LARGE.get(field.type, field.type)) for field in schema if columns is None or field.name in columns])
+    waiting = [Share(number, number + 1, n_shares) for number in range(n_shares)]
+    while waiting:
+        share = waiting.pop(0)
         low, high = share.stored
-        own = where if n_shares == 1 else f"{where} AND {BUCKET} BETWEEN {low} AND {high}"
-        query = f"SELECT {', '.join(map(quoted, schema.names))} FROM state WHERE {own}"
-        yield pa.table(QueryBuilder().register("state", table).execute(query).read_all()).cast(schema)
+        own = where if share.n_buckets == 1 else f"{where} AND {BUCKET} BETWEEN {low} AND {high}"
+        rows = _read(table, own, large, SHARE_BYTES if share.n_buckets < most_shares else None)
+        if rows is None:
+            waiting[:0] = [Share(2 * share.first + half, 2 * share.first + half + 1, 2 * share.n_buckets) for half in (0, 1)]
+        else:
+            yield rows
+
+
+def _read(table: DeltaTable, where: str, schema: pa.Schema, most_bytes: int | None) -> pa.Table | None:
+    """The rows for which ``where`` holds; null if they have more than ``most_bytes`` in memory."""
+    query = f"SELECT {', '.join(map(quoted, schema.names))} FROM state WHERE {where}"
+    found, size = [schema.empty_table()], 0
+    for batch in pa.RecordBatchReader.from_stream(QueryBuilder().register("state", table).execute(query)):
+        found.append(pa.Table.from_batches([batch]).cast(schema))
+        size += found[-1].nbytes
+        if most_bytes is not None and size > most_bytes:
+            return None
+    return pa.concat_tables(found)
