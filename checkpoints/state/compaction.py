@@ -306,13 +306,6 @@ class NeededRows:
     #: As of :func:`are_needed`.
     removes: bool = True
 
-    @property
-    def where(self) -> Where | None:
-        """The condition for partials that are needed, and spans; null if all partials are."""
-        if self.partials is None:
-            return None
-        return self.partials.where | rows_of_spans(self.spans) if self.spans else self.partials.where
-
     def kept(self, rows: pa.Table) -> pa.Table:
         """The needed ones of ``rows``, all rows of some keys: those of each layout together, in the order of its reads."""
         read = rows.select([name for name in rows.column_names if name in (*_READ, *self.spans)])
@@ -341,9 +334,9 @@ class NeededRows:
         if layout == "live rows":
             return are_latest(rows, [ROW_KEY])
         needed = np.ones(len(rows), np.bool_)
-        if self.where is not None:
+        if self.partials is not None:
             needed[:] = False
-            needed[_places(rows, self.where)] = True
+            needed[_places(rows, self.partials.where)] = True
         if self.spans:
             of_spans = _places(rows, rows_of_spans(self.spans))
             needed[of_spans] = are_latest_spans(rows.take(pa.array(of_spans)), [ROW_KEY])
@@ -411,9 +404,10 @@ def _merge(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows) -> Non
     if _fit(group):
         if expired or len(group.files) > 1:
             _rewrite(table, group, needed_rows)
-    elif needed_rows.where is not None and expired:
+    elif needed_rows.partials is not None and expired:
+        kept = needed_rows.partials.where | rows_of_spans(needed_rows.spans) if needed_rows.spans else needed_rows.partials.where
         within = f"{group.within} AND {BATCH} < {needed_rows.before_batch}"
-        table.delete(f"{within} AND ({needed_rows.where.sql}) IS NOT TRUE", commit_properties=REWRITE)
+        table.delete(f"{within} AND ({kept.sql}) IS NOT TRUE", commit_properties=REWRITE)
 
 
 def _rewrite(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows) -> None:
