@@ -32,7 +32,7 @@ from windowmill.checkpoints.state.reading import (
     rows_of,
     rows_of_spans,
 )
-from windowmill.checkpoints.state.tables import keys_of, number_of_rows, order_of, own_rows
+from windowmill.checkpoints.state.tables import SORTED_BY, keys_of, number_of_rows, order_of, own_rows
 from windowmill.checkpoints.stores import table_at
 from windowmill.windowing.columnar.added_columns import (
     BATCH,
@@ -41,12 +41,10 @@ from windowmill.windowing.columnar.added_columns import (
     HEAD,
     KIND,
     LAST,
-    LEVEL,
     LIVE,
     NODE_LEVEL,
     NUMBER_OF,
     POSITION,
-    REACHING,
     ROW_KEY,
     SEQUENCE,
     SLICE,
@@ -67,9 +65,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.layouts import StateLayout
 
 #: Columns by which rules and orders choose rows, but for keys and spans; and the place of a row among all rows.
-_READ = frozenset(
-    (BATCH, BUCKET, KIND, SEQUENCE, SLICE, LEVEL, REACHING, GAP, LAST, NODE_LEVEL, POSITION, LIVE, HEAD, THROUGH, TIME, NUMBER_OF)
-)
+_READ = frozenset((*SORTED_BY, BATCH, SEQUENCE, GAP, POSITION, LIVE, HEAD, THROUGH, TIME, NUMBER_OF))
 _PLACE = "_ place"
 #: Commit properties of a rewrite of existing rows.
 REWRITE = own_commit("maintenance")
@@ -79,8 +75,10 @@ FEW_ENTRIES, FEW_FILES = 100_000, 64
 COMPACTED_BYTES = 1 << 30
 #: Limits on rows and bytes of a file into which successive batches' slices are merged: the merge sorts them in memory.
 SORTED_ROWS, SORTED_BYTES = 2_000_000, 64 << 20
-#: Size of files that are compacted at once: their columns in memory must stay below the 2 GiB of an Arrow array.
-SHARE_BYTES = 256 << 20
+#: Bytes in memory of the rows of keys that are compacted at once; the most shares into which keys are divided.
+SHARE_BYTES, MOST_SHARES = 1 << 30, 1 << 10
+#: Types of texts and bytes of which an array may hold more than 2 GiB.
+_LARGE = {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}
 #: Number of levels whose nodes are stored together, and rows and bytes of a row group. So few row groups hold the nodes at both ends of the
 #: windows of keys at similar positions.
 NEAR_LEVELS, GROUP_ROWS, GROUP_BYTES = 6, 8_192, 1 << 20
@@ -260,6 +258,7 @@ def are_needed(rows: pa.Table, keys: Sequence[str], *, removes: bool = True) -> 
         live = nodes.column(LIVE)
         if removes:
             is_left &= _integers(live) > 0
+        is_left |= head == BEFORE
         of_delta = live.is_valid().to_numpy()
         needed[of_node[of_delta]] = is_left[of_delta]
     return needed
@@ -307,13 +306,6 @@ class NeededRows:
     #: As of :func:`are_needed`.
     removes: bool = True
 
-    @property
-    def where(self) -> Where | None:
-        """The condition for partials that are needed, and spans; null if all partials are."""
-        if self.partials is None:
-            return None
-        return self.partials.where | rows_of_spans(self.spans) if self.spans else self.partials.where
-
     def kept(self, rows: pa.Table) -> pa.Table:
         """The needed ones of ``rows``, all rows of some keys: those of each layout together, in the order of its reads."""
         read = rows.select([name for name in rows.column_names if name in (*_READ, *self.spans)])
@@ -342,9 +334,9 @@ class NeededRows:
         if layout == "live rows":
             return are_latest(rows, [ROW_KEY])
         needed = np.ones(len(rows), np.bool_)
-        if self.where is not None:
+        if self.partials is not None:
             needed[:] = False
-            needed[_places(rows, self.where)] = True
+            needed[_places(rows, self.partials.where)] = True
         if self.spans:
             of_spans = _places(rows, rows_of_spans(self.spans))
             needed[of_spans] = are_latest_spans(rows.take(pa.array(of_spans)), [ROW_KEY])
@@ -412,9 +404,10 @@ def _merge(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows) -> Non
     if _fit(group):
         if expired or len(group.files) > 1:
             _rewrite(table, group, needed_rows)
-    elif needed_rows.where is not None and expired:
+    elif needed_rows.partials is not None and expired:
+        kept = needed_rows.partials.where | rows_of_spans(needed_rows.spans) if needed_rows.spans else needed_rows.partials.where
         within = f"{group.within} AND {BATCH} < {needed_rows.before_batch}"
-        table.delete(f"{within} AND ({needed_rows.where.sql}) IS NOT TRUE", commit_properties=REWRITE)
+        table.delete(f"{within} AND ({kept.sql}) IS NOT TRUE", commit_properties=REWRITE)
 
 
 def _rewrite(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows) -> None:
@@ -445,14 +438,32 @@ def _rewrite(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows) -> N
 def shares_of(table: DeltaTable, where: str, columns: Collection[str] | None = None) -> Iterator[pa.Table]:
     """The rows of a state table for which the SQL condition ``where`` holds, some keys at a time with all their rows.
 
-    They have those of ``columns`` that the table has, by default all.
+    They have those of ``columns`` that the table has, by default all; texts and bytes in types without a limit of 2 GiB. A share that turns
+    out to be larger than ``SHARE_BYTES`` is divided and read again.
     """
     schema = pa.schema(table.schema().to_arrow())
-    n_rows, size = (sum(int(file[name]) for file in files_of(table)) for name in ("num_records", "size_bytes"))
-    n_shares = 1 << max(n_rows // SORTED_ROWS, size // SHARE_BYTES).bit_length() if BUCKET in schema.names else 1
-    schema = pa.schema([field for field in schema if columns is None or field.name in columns])
-    for share in (Share(number, number + 1, n_shares) for number in range(n_shares)):
+    n_shares = 1 << (number_of_rows(table) // SORTED_ROWS).bit_length() if BUCKET in schema.names else 1
+    most_shares = MOST_SHARES if BUCKET in schema.names else 1
+    large = pa.schema([field.with_type(_LARGE.get(field.type, field.type)) for field in schema if columns is None or field.name in columns])
+    waiting = [Share(number, number + 1, n_shares) for number in range(n_shares)]
+    while waiting:
+        share = waiting.pop(0)
         low, high = share.stored
-        own = where if n_shares == 1 else f"{where} AND {BUCKET} BETWEEN {low} AND {high}"
-        query = f"SELECT {', '.join(map(quoted, schema.names))} FROM state WHERE {own}"
-        yield pa.table(QueryBuilder().register("state", table).execute(query).read_all()).cast(schema)
+        own = where if share.n_buckets == 1 else f"{where} AND {BUCKET} BETWEEN {low} AND {high}"
+        rows = _read(table, own, large, SHARE_BYTES if share.n_buckets < most_shares else None)
+        if rows is None:
+            waiting[:0] = [Share(2 * share.first + half, 2 * share.first + half + 1, 2 * share.n_buckets) for half in (0, 1)]
+        else:
+            yield rows
+
+
+def _read(table: DeltaTable, where: str, schema: pa.Schema, most_bytes: int | None) -> pa.Table | None:
+    """The rows for which ``where`` holds; null if they have more than ``most_bytes`` in memory."""
+    query = f"SELECT {', '.join(map(quoted, schema.names))} FROM state WHERE {where}"
+    found, size = [schema.empty_table()], 0
+    for batch in pa.RecordBatchReader.from_stream(QueryBuilder().register("state", table).execute(query)):
+        found.append(pa.Table.from_batches([batch]).cast(schema))
+        size += found[-1].nbytes
+        if most_bytes is not None and size > most_bytes:
+            return None
+    return pa.concat_tables(found)

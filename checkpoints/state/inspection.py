@@ -277,7 +277,9 @@ class LogInspection(Inspection):
 
         ``live_rows`` is their number, ``entries`` that of entries read; ``due`` is the watermark from which the key has work.
         """
-        read, latest = self._latest(pa.concat_tables(shares_of(self._table, f"{self._own} AND {self._of(key)}")))
+        columns = {*self._keys, BATCH, KIND, NUMBER_OF, TIME, DUE, WATERMARK_OF}
+        columns |= {column for table in self._tables for column in (table.held, *table.columns.values()) if column}
+        read, latest = self._latest(pa.concat_tables(shares_of(self._table, f"{self._own} AND {self._of(key)}", columns)))
         facts = {"live_rows": _count(latest, pc.field(KIND) == ROW), "entries": len(read), "due": pc.max(latest.column(DUE)).as_py()}
         return facts, latest
 

@@ -73,6 +73,10 @@ _BUCKET = pa.field(BUCKET, pa.int32())
 _LEADING = (BUCKET, KIND, SEQUENCE, SLICE, LEVEL, REACHING, CLOSED, GAP, NODE_LEVEL, FIRST, LAST, BATCH)
 
 
+#: Columns by which rows are sorted, where a table has them.
+SORTED_BY = (KIND, LEVEL, NODE_LEVEL, REACHING, SLICE, LAST, BUCKET)
+
+
 def order_of(columns: Sequence[str], *, of_batch: bool = False) -> list[str]:
     """The columns by which rows of a table with these ``columns`` are sorted.
 
@@ -81,7 +85,7 @@ def order_of(columns: Sequence[str], *, of_batch: bool = False) -> list[str]:
     """
     if of_batch and not {KIND, LEVEL, NODE_LEVEL, REACHING} & set(columns):
         return []
-    return [name for name in (KIND, LEVEL, NODE_LEVEL, REACHING, SLICE, LAST, BUCKET) if name in columns]
+    return [name for name in SORTED_BY if name in columns]
 
 
 def number_of_rows(table: DeltaTable) -> int:

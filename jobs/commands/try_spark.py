@@ -14,11 +14,10 @@ from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.spark_files import judged
 from windowmill.jobs.spark.session import shipment_of, spark_session
-from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowmill.jobs.spark.access import DataFrame
+    from windowmill.jobs.spark.access import DataFrame, frame_of
 
 _PLACE, _COMMIT = "_ place", "_ arrival"
 
@@ -41,7 +40,7 @@ class SparkEngine:
         rows = rows.append_column(_PLACE, pa.array(np.arange(rows.num_rows)))
         typed = [pa.field(field.name, pa.string() if pa.types.is_null(field.type) else field.type) for field in rows.schema]
         spark = spark_session("windowmill try", brief=True, shipment=shipment_of(self._pipeline), say=report)
-        frame = spark.createDataFrame(without_empty_chunks(rows.cast(pa.schema(typed))))
+        frame = frame_of(spark, rows.cast(pa.schema(typed)))
         frame, failed = self._read(frame)
         found = evaluate(frame, self._pipeline, arrival=_COMMIT, label=_PLACE, final=final, latest=self._latest)
         assert found.refused is not None

@@ -53,10 +53,9 @@ from windowmill.jobs.schedulers.writing import OutputWriter, Targets
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.spark_files import failing, read_rows, truth
 from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, EventTimes, with_too_late
-from windowmill.jobs.spark.access import map_in_arrow, mapped
+from windowmill.jobs.spark.access import frame_of, map_in_arrow, mapped
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, ROW, TIME, UNREAD, UNTIL_OF, VERSION, WATERMARK_OF
-from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.watermark import BEFORE
 
@@ -107,7 +106,7 @@ class NumberedRows:
             return without_watermark(numbered)
         # Null in files without late rows, where it makes no difference.
         found = pa.table({FILE: pa.array(self._behind, pa.int32()), WATERMARK_OF: pa.array(self._behind.values())})
-        return numbered.join(F.broadcast(numbered.sparkSession.createDataFrame(without_empty_chunks(found))), [FILE], "left")
+        return numbered.join(F.broadcast(frame_of(numbered.sparkSession, found)), [FILE], "left")
 
     @property
     def doubtful(self) -> DataFrame:

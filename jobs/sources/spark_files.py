@@ -33,10 +33,9 @@ from windowmill.jobs.sources.columns import DECLARED, Columns, physical_name, wi
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.plain_rows import batches_of, keeps_unread, places
 from windowmill.jobs.sources.unusable_rows import EventTimes
-from windowmill.jobs.spark.access import UNESCAPED, access_to, map_in_arrow
+from windowmill.jobs.spark.access import UNESCAPED, access_to, frame_of, map_in_arrow
 from windowmill.jobs.spark.spark_settings import ABSOLUTE, full_path, literal_path, reader_options, spark_path
 from windowmill.windowing.columnar.added_columns import FAILED, FILE, REASON, ROW, TIME, UNREAD, UNTIL_OF, URI, VERSION
-from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.errors import SourceSchemaError
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def rows_of(spark: SparkSession, table: DeltaSource | FolderSource, reading: Rea
     struct = Columns.of(table.schema_json).struct
     if not reading.files:
         empty = pa.schema([*Columns.of(table.schema_json).arrow.items(), *_PLACE]).empty_table()
-        return spark.createDataFrame(without_empty_chunks(empty))
+        return frame_of(spark, empty)
     by_delta = reading.snapshot_files if reading.as_of is not None else 0
     parts = []
     if by_delta:
@@ -128,7 +127,7 @@ def _with_file_columns(rows: DataFrame, root: str, files: Sequence[AddedFile], f
     if by_file.num_rows <= _FEW_FILES:
         rows = rows.selectExpr("*", f"{_lookup_sql(by_file)} AS _of_file").select("*", "_of_file.*")
     else:
-        rows = rows.join(F.broadcast(rows.sparkSession.createDataFrame(without_empty_chunks(by_file))), URI, "left")
+        rows = rows.join(F.broadcast(frame_of(rows.sparkSession, by_file)), URI, "left")
     stray = f"raise_error(concat('windowmill: a row of a file that the plan does not name: ', {URI}))"
     return rows.withColumn(FILE, F.expr(f"coalesce({FILE}, CAST({stray} AS INT))"))
 

@@ -38,6 +38,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.spark.file_ranges import DeltaScan, FileRange, delta_scan, file_ranges
 from windowmill.jobs.spark.spark_settings import DELTA_EXTENSION, EXTENSIONS, MAX_SHUFFLE_PARTITIONS, TIME_ZONE
+from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.registry import GROUP
 from windowmill.windowing.settings import PLUGINS
@@ -186,6 +187,14 @@ def access_to(spark: SparkSession) -> Access:
     # By name: to import the class takes a second, and another thread may be about to.
     connect = any(kind.__module__ == "pyspark.sql.connect.session" for kind in type(spark).__mro__)
     return ConnectAccess(spark) if connect else Access(spark)
+
+
+def frame_of(spark: SparkSession, rows: pa.Table) -> DataFrame:
+    """``rows`` as a DataFrame, with its columns also if there are none."""
+    rows = without_empty_chunks(rows)
+    if len(rows):
+        return spark.createDataFrame(rows)
+    return spark.createDataFrame(rows, from_arrow_schema(rows.schema, prefer_timestamp_ntz=True))  # a server infers no type from nothing
 
 
 def map_in_arrow(rows: DataFrame, function: _OverBatches, schema: pa.Schema) -> DataFrame:

@@ -40,7 +40,7 @@ from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import open_source
 from windowmill.jobs.sources.table_rows import queried
 from windowmill.jobs.spark import launch
-from windowmill.jobs.spark.access import DataFrame, SparkSession, access_to
+from windowmill.jobs.spark.access import DataFrame, SparkSession, access_to, frame_of
 from windowmill.jobs.spark.session import shipment_of, spark_session
 from windowmill.jobs.verify.plain import Plain, PublishedRow, RecomputedValue
 from windowmill.jobs.verify.source_rows import Arrival, Reaches, SampledRows, SourceFiles, with_conditions
@@ -48,7 +48,7 @@ from windowmill.windowing import reference
 from windowmill.windowing.axis import AXIS_BEGIN, to_us
 from windowmill.windowing.columnar.added_columns import FILE, RETRACTED, ROW, TIME, UNTIL_OF
 from windowmill.windowing.columnar.hashes import row_checksums
-from windowmill.windowing.columnar.rows import codes_of, distinct_values, first_rows, without_empty_chunks
+from windowmill.windowing.columnar.rows import codes_of, distinct_values, first_rows
 from windowmill.windowing.errors import OutOfTurnError
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.reference.events import ranks
@@ -422,7 +422,7 @@ def _by_spark(plain: Plain, keys: pa.Table, arrival: Arrival) -> SampledRows:
         {FILE: pa.array([file for file, _ in arrival.latest], pa.int32()), ROW: pa.array([n for _, n in arrival.latest], pa.int64())}
     )
     others = read(sorted({file for file, _ in arrival.latest}), arrival.closed)
-    others = others.join(plain.spark.createDataFrame(without_empty_chunks(latest)).hint("broadcast"), [FILE, ROW], "left_semi")
+    others = others.join(frame_of(plain.spark, latest).hint("broadcast"), [FILE, ROW], "left_semi")
     return SampledRows(found, chosen(others).toArrow().cast(found.schema))
 
 

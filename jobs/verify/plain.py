@@ -12,12 +12,12 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
+from windowmill.jobs.spark.access import frame_of
 from windowmill.jobs.spark.spark_settings import spark_path
 from windowmill.jobs.verify.source_rows import CLOSED, Arrival, Reaches, RereadRows, condition_names, with_conditions
 from windowmill.jobs.verify.sql_forms import SqlForm, form_of, joined
 from windowmill.windowing.axis import from_us, to_us
 from windowmill.windowing.columnar.added_columns import FILE, ROW, TIME, UNTIL_OF
-from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
 
@@ -97,7 +97,7 @@ class Plain(RereadRows):
             rows = rows.append_column(name, column.take(pa.array(windows)))
         conditions = condition_names(self.pipeline)
         rows = rows.append_column(CLOSED, closed).rename_columns({condition_column(text): name for text, name in conditions.items()})
-        return self.spark.createDataFrame(without_empty_chunks(rows)), conditions
+        return frame_of(self.spark, rows), conditions
 
     def _by_spark(
         self, sampled: Sequence[PublishedRow], keys: pa.Table, gaps: Sequence[int | None], arrival: Arrival
@@ -122,7 +122,7 @@ class Plain(RereadRows):
     def of_keys(self, keys: pa.Table, arrival: Arrival) -> DataFrame:
         # A window of a policy may hold nothing, and begin nowhere: only the keys are asked for.
         own = _keys(keys) if keys.num_columns else {_ID: pa.array([0])}
-        found = F.broadcast(self.spark.createDataFrame(without_empty_chunks(pa.table(own))).distinct())
+        found = F.broadcast(frame_of(self.spark, pa.table(own)).distinct())
         every = range(len(self.files.files))
         rows = self.read(every, arrival.closed, lambda rows: rows.join(found, _same_key(self.pipeline), "left_semi"))
         return self.without_quarantined(rows, [])
@@ -187,7 +187,7 @@ def _frame(spark: SparkSession, sampled: Sequence[PublishedRow], keys: pa.Table,
         _FROM: pa.array([begin for begin, _ in reaches], pa.int64()),
         _TO: pa.array([end for _, end in reaches], pa.int64()),
     }
-    return F.broadcast(spark.createDataFrame(without_empty_chunks(pa.table(own | _bounds(sampled, gaps) | _keys(keys)))))
+    return F.broadcast(frame_of(spark, pa.table(own | _bounds(sampled, gaps) | _keys(keys))))
 
 
 def _bounds(sampled: Sequence[PublishedRow], gaps: Sequence[int | None]) -> dict[str, pa.Array]:

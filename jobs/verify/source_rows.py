@@ -28,9 +28,10 @@ from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
 from windowmill.jobs.sources.spark_files import read_rows, truth
 from windowmill.jobs.sources.table_rows import Live, left, live_rows, queried
+from windowmill.jobs.spark.access import frame_of
 from windowmill.jobs.spark.spark_settings import reader_options, spark_path
 from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME, UNTIL_OF
-from windowmill.windowing.columnar.rows import codes_of, distinct_values, without_empty_chunks
+from windowmill.windowing.columnar.rows import codes_of, distinct_values
 from windowmill.windowing.errors import SourceFileError, SourceRangeGoneError, SpecError, UnsupportedError
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.watermark import LatenessRule
@@ -407,7 +408,7 @@ class RereadRows:
             FILE: pa.array(chosen, pa.int32()),
             CLOSED: pa.array([closed[n] for n in chosen], pa.int64()),
         }
-        known = F.broadcast(self.spark.createDataFrame(without_empty_chunks(pa.table(by_place))))
+        known = F.broadcast(frame_of(self.spark, pa.table(by_place)))
         rows = rows.withColumnRenamed(FILE, _PLACE).join(known, _PLACE).drop(_PLACE)
         # Rows that were too far in the future for the run that read them have moved no watermark.
         if self.quarantined is None or "future_time" not in self.refused:

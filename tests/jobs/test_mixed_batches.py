@@ -15,6 +15,7 @@ from tests.jobs.batches import check as check_batches
 from tests.jobs.drawn import FILLED, MINUTE, NUMBERS, OTHERS, POLICIES, SESSIONS, SOURCE, Row, at, cuts, ended, inputs, pipeline_of, some
 from tests.jobs.test_session_batches import ALLOWED, visits
 from tests.strategies import shared
+from windowmill.checkpoints.state import compaction
 from windowmill.checkpoints.state.compaction import NeededPartials, compact
 from windowmill.checkpoints.state.reading import OpenSessions, WithSpans, rows_of
 from windowmill.checkpoints.state.tables import joint_schema, own_rows, slice_schema
@@ -114,8 +115,11 @@ def test_a_row_is_too_late_only_if_every_part_refuses_it(tmp_path, windows, batc
 ALL_WAYS = ["slots", "visit", "last_3", "three"]
 
 
-def test_compaction_keeps_the_rows_of_other_parts(tmp_path):
-    run, rows = Run(pipeline_of(ALL_WAYS), str(tmp_path / "state")), [at(minute) for minute in range(0, 60, 4)]
+@pytest.mark.parametrize("n_shares", [1, 8])
+def test_compaction_keeps_the_rows_of_other_parts(tmp_path, monkeypatch, n_shares):
+    monkeypatch.setattr(compaction, "MOST_SHARES", n_shares)
+    monkeypatch.setattr(compaction, "SHARE_BYTES", 1 if n_shares > 1 else 1 << 30)
+    run, rows = Run(pipeline_of(ALL_WAYS), str(tmp_path / "state")), [at(minute, k="abcd"[minute % 3]) for minute in range(0, 60, 4)]
     for number, row in enumerate(rows[:-1]):
         run.step([row], number)
     before = kept_by_part(run)

@@ -116,8 +116,8 @@ MUTANTS = {
     f"{PARTIAL_TABLE}of_a_keys_spans_the_latest_committed_row_stays": [
         (
             "spans-of-keys-dropped-with-their-slices",
-            "checkpoints.state.compaction:NeededRows.where",
-            instead("_1 | rows_of_spans(_)", "_1"),
+            "checkpoints.state.compaction:NeededRows._are_needed",
+            without("needed[of_spans] = _"),
         ),
         (
             "spans-superseded-by-an-unfinished-batch",

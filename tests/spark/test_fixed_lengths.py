@@ -79,6 +79,7 @@ def test_texts_of_fixed_length_are_padded_as_spark_reads_them(spark, tmp_path, m
     assert sorted(tuple(row.values()) for row in found) == _told(spark, bench)
 
 
+@pytest.mark.classic
 def test_a_small_batch_of_padded_texts_needs_no_spark(spark, tmp_path, monkeypatch):
     bench = _bench(tmp_path, spark)
     _land(bench, spark, 0, 30)

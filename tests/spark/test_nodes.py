@@ -80,6 +80,7 @@ def here(tmp_path_factory):
     return bench
 
 
+@pytest.mark.classic
 @pytest.mark.spark
 @pytest.mark.parametrize(("limits", "by_spark"), LIMITS)
 def test_state_and_rows_are_the_same_here_and_by_spark(here, spark, tmp_path, limits, by_spark):

@@ -344,6 +344,7 @@ def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
 _LASTING = {"time": {"column": "t", "end": "e", "tie_break": ["id"], "disorder": "5 minutes", "lateness": "8 minutes"}}
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize(
     ("changes", "lowered"),
     [
@@ -386,6 +387,7 @@ def test_batches_read_from_plain_files_give_the_rows_of_the_reference(spark, tmp
     assert want.quarantined, "no row was quarantined, so none was compared"
 
 
+@pytest.mark.classic
 @pytest.mark.parametrize(
     ("limit", "most", "starts"),
     [("MAX_NUMBERS", 9_000, False), ("MAX_NUMBERS", 300, True), ("MAX_RESULTS", 200, False), ("MAX_RESULTS", 20, True)],

@@ -11,6 +11,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from tests.conftest import OVER_CONNECT
 from windowmill import aggregate
+from windowmill.jobs.conditions.truths import outside_problem
+from windowmill.jobs.sources.columns import Columns
 
 pytestmark = pytest.mark.spark
 
@@ -45,10 +47,10 @@ _COMMON = [
     *("at = local",),
 ]
 _SPARKS = [
-    "date_format(at, 'HH') < '04'",
-    "cast(at as date) = '2024-03-10'",
-    "date_trunc('day', local) = timestamp_ntz '2024-03-10'",
-    "day > at",
+    "date_format(at, 'EEE HH') < 'Sun 04'",
+    "dayname(at) = 'Sun'",
+    "make_timestamp(2024, 3, 10, 1, 30, 0) < at",
+    "day > at and size(array(k)) = 1",
 ]
 
 
@@ -66,6 +68,12 @@ def _spec(time="at", conditions=(), keys=("k",), values=("n",), windows=_WINDOWS
         "windows": windows,
         "aggregates": {"n": {"count": "*"}} | greatest | counts,
     }
+
+
+def test_only_spark_evaluates_them():
+    types = Columns.of_arrow(_ROWS.schema).in_conditions
+    assert all(outside_problem(condition, types) for condition in _SPARKS)
+    assert not any(outside_problem(condition, types) for condition in _COMMON)
 
 
 def _rows(frame):
