@@ -26,7 +26,6 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from windowmill.checkpoints import stores
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.state.readers import MemoryState
-from windowmill.jobs.conditions.expressions import expression_problems
 from windowmill.jobs.conditions.truths import columns_of
 from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.base import Lifted, columns_read, conditions_read, unchanged
@@ -53,7 +52,7 @@ from windowmill.jobs.sources.spark_files import asks_zone, with_event_times
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.access import access_to, mapped, sql_type
 from windowmill.jobs.spark.session import ship_modules
-from windowmill.jobs.spec_checks import refuse_first
+from windowmill.jobs.spec_checks import condition_problems, refuse_first
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar import grid_windows, slices
 from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, RETRACTED, ROW, TIME, UNTIL_OF, WATERMARK_OF
@@ -171,7 +170,7 @@ def evaluate(
     pipeline = pipeline.model_copy(update={"source": None})  # its filter does not apply to these rows
     columns.check(pipeline, "the DataFrame")
     check_lengths(pipeline)
-    refuse_first(pipeline, expression_problems(pipeline))
+    refuse_first(pipeline, condition_problems(pipeline))
     if arrival is not None and arrival not in df.columns:
         raise SpecError(f"arrival: {no_column('the DataFrame', arrival, df.columns)}")
     ship_modules(df.sparkSession, pipeline)

@@ -11,7 +11,6 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from windowmill.expectations.suites import check_rules, rules, sink_columns
-from windowmill.jobs.conditions.expressions import expression_problems
 from windowmill.jobs.conditions.truths import conditions_by_field
 from windowmill.jobs.sources.base import kind_problems
 from windowmill.windowing.aggregates import adapt_own
@@ -39,7 +38,6 @@ def problems_of(pipeline: Pipeline) -> list[Problem]:
     import_from_here()
     found = [
         *condition_problems(pipeline),
-        *expression_problems(pipeline),
         *function_problems(pipeline),
         *_schedule_problems(pipeline),
         *rule_problems(pipeline),
@@ -97,13 +95,22 @@ def refuse_first(pipeline: Pipeline, problems: Iterable[Problem]) -> None:
 
 
 def condition_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    """Conditions that the engines, or two attempts, might evaluate differently."""
+    """Conditions, and expressions over result rows, that the engines, or two attempts, might evaluate differently."""
     for field, text in conditions_by_field(pipeline):
         from windowmill.jobs.conditions.checks import condition_problem  # loads the parser
 
         problem = condition_problem(text)
         if problem is not None:
             yield field, problem
+    known = [*pipeline.keys, *pipeline.over_rows().aggregates]
+    for name, spec in pipeline.aggregates.items():
+        if spec.expr is not None:
+            from windowmill.jobs.conditions.checks import expression_problem
+
+            problem = expression_problem(spec.expr, known)
+            if problem is not None:
+                yield f"aggregates.{name}.expr", problem
+            known.append(name)
 
 
 def function_problems(pipeline: Pipeline) -> Iterator[Problem]:

@@ -132,7 +132,8 @@ def divide(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> Parts:
 
     Raises ``SpecError`` if the aggregates do not fit the columns, or a key has the name of a column that partials need.
     """
-    pipeline = pipeline.over_rows()
+    if any(each.expr for each in pipeline.aggregates.values()):
+        pipeline = pipeline.over_rows()
     found = windows_by_layout(pipeline)
     if set(found) <= {"live rows"}:
         _check_keys(pipeline, None, None)

@@ -291,8 +291,7 @@ class Pipeline(SpecMapping):
 
     def over_rows(self) -> Pipeline:
         """The pipeline with those of its aggregates that are computed of a window's rows."""
-        own = {name: each for name, each in self.aggregates.items() if not each.declaration.of_results}
-        return self if len(own) == len(self.aggregates) else self.model_copy(update={"aggregates": own})
+        return self.model_copy(update={"aggregates": {name: each for name, each in self.aggregates.items() if each.expr is None}})
 
     def meaning(self) -> dict[str, Any]:
         """The part of the spec that determines the result rows and the stored state, as JSON values."""

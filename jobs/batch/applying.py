@@ -20,7 +20,7 @@ from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import purged_since_read, refuse_uncounted
 from windowmill.jobs.batch.window_history import numbered_otherwise
-from windowmill.jobs.conditions.expressions import sink_schema
+from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.layouts.carried import CarriedPart, NotStoredError, carried_parts
 from windowmill.jobs.layouts.choose import parts_of, state_schema
 from windowmill.jobs.layouts.input import Input
@@ -229,7 +229,7 @@ def _versions(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -
 def _check_columns(runnable: Runnable, plan: ApplyPlan) -> None:
     """Refuse a spec by which a column of results or state has another type than in the existing table."""
     pipeline, types = runnable.pipeline, Columns.of(plan.source_schema).arrow
-    schemas = {"sink": sink_schema(pipeline, types), "state": state_schema(pipeline, types)}
+    schemas = {"sink": Expressions.of(pipeline, types).schema, "state": state_schema(pipeline, types)}
     for role, place in (("sink", runnable.sink_path), ("state", runnable.places.state)):
         if not is_table(place):
             continue

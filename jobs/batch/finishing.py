@@ -47,7 +47,7 @@ from windowmill.jobs.batch.validating import (
     validate_files,
     write_docs,
 )
-from windowmill.jobs.conditions.expressions import sink_schema
+from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.kept_verdicts import kept_verdict
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.sources.columns import Columns
@@ -246,7 +246,7 @@ def _known_verdict(runnable: Runnable, held: Batch) -> Verdict | None:
 
 
 def _schema_of(pipeline: Pipeline, plan: Plan) -> pa.Schema:
-    return sink_schema(pipeline, Columns.of(plan.source_schema).arrow)
+    return Expressions.of(pipeline, Columns.of(plan.source_schema).arrow).schema
 
 
 def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> None:

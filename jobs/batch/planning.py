@@ -21,7 +21,7 @@ from windowmill.checkpoints.stores import forbidden_folder, located
 from windowmill.expectations.suites import needs_spark, rules, type_problems
 from windowmill.jobs import user_code
 from windowmill.jobs.batch.engine import compute_of, tries_this_process
-from windowmill.jobs.conditions.expressions import expression_problems, sink_schema
+from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.runnables import refuse_own_results
 from windowmill.jobs.sources.base import LoggedVersion, Reading, SourceTable, is_located, open_source
@@ -304,9 +304,9 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
         check_unchanged(ledger.newest_kept.plan.source_schema, source.schema_json, pipeline, source.path)
     else:  # later batches have the same conditions: a spec with other ones is refused
         refuse_first(pipeline, condition_problems(pipeline))
-    refuse_first(pipeline, chain(expression_problems(pipeline), function_problems(pipeline), rule_problems(pipeline)))
+    refuse_first(pipeline, chain(function_problems(pipeline), rule_problems(pipeline)))
     columns.check(pipeline, f"the source {source.path}", source.unread, source.untyped)
-    refuse_first(pipeline, type_problems(pipeline, sink_schema(pipeline, columns.arrow)))
+    refuse_first(pipeline, type_problems(pipeline, Expressions.of(pipeline, columns.arrow).schema))
     if pipeline.strict:
         from windowmill.windowing.layouts import check_strict
 

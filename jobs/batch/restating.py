@@ -33,7 +33,7 @@ from windowmill.jobs.batch.counted_rows import table_rows, uncounted_changes, we
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.progress import Progress, Restated
 from windowmill.jobs.batch.window_history import Stretch, left_out
-from windowmill.jobs.conditions.expressions import sink_schema
+from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource, first_time, spans, without_mapping
@@ -513,7 +513,7 @@ class Restatement:
 
     @cached_property
     def _schema(self) -> pa.Schema:
-        return sink_schema(self._pipeline, Columns.of(self.plan.source_schema).arrow)
+        return Expressions.of(self._pipeline, Columns.of(self.plan.source_schema).arrow).schema
 
     def _corrections(self, files: tuple[DataFile, ...]) -> Corrections:
         schema = self._schema.insert(self._schema.get_field_index("revision") + 1, pa.field(RETRACTED, pa.bool_()))

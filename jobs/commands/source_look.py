@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from windowmill.checkpoints.stores import is_table, located
 from windowmill.expectations.suites import type_problems
-from windowmill.jobs.conditions.expressions import sink_schema
+from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.runnables import refuse_own_results, runnable_of
 from windowmill.jobs.sources.base import KINDS, AddedFile, LoggedVersion, Reading, SourceTable, is_located, kind_problems, open_source
@@ -457,7 +457,7 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     refuse_own_results(pipeline, source)
     columns = Columns.of(source.schema_json)
     columns.check(pipeline, "the source", source.unread, source.untyped)
-    schema = sink_schema(pipeline, columns.arrow)
+    schema = Expressions.of(pipeline, columns.arrow).schema
     yield from type_problems(pipeline, schema)
     check_strict(pipeline)
     parts = divide(pipeline, columns.arrow)

@@ -20,7 +20,7 @@ import typer
 
 from windowmill.checkpoints.state.readers import MemoryState
 from windowmill.jobs.commands.terminal import Spec, as_written, load_pipeline
-from windowmill.jobs.conditions.expressions import Expressions, expression_problems
+from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.conditions.truths import evaluate
 from windowmill.jobs.json_lines import JsonRows, RefusedRow, read_rows, refused_lines, result_lines
 from windowmill.jobs.layouts.choose import parts_of
@@ -336,7 +336,7 @@ def attempt(
         if given is not None and given < 1:
             raise SpecError(f"{option} {given}: expected a whole number from 1")
     check_lengths(pipeline)
-    refuse_first(pipeline, chain(condition_problems(pipeline), expression_problems(pipeline), function_problems(pipeline)))
+    refuse_first(pipeline, chain(condition_problems(pipeline), function_problems(pipeline)))
     rows = read_rows(data, pipeline)
     masks: dict[str, pa.BooleanArray] = {}
     if engine != "spark":

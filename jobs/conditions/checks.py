@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from functools import cache, lru_cache
 from itertools import pairwise
@@ -112,10 +112,13 @@ def condition_problem(text: str) -> str | None:
     return None if problem is None else f"{got}; {problem}"
 
 
-def expression_problem(text: str) -> str | None:
-    """Why ``text`` is not an expression over one row, and the remedy; null if it is one."""
+def expression_problem(text: str, known: Collection[str]) -> str | None:
+    """Why ``text`` is not an expression over the columns ``known`` of one row, and the remedy; null if it is one."""
     tree = _parsed(text)
     problem = tree if isinstance(tree, str) else parts_problem(tree, text)
+    if problem is None:
+        stray = min(columns_of(text) - {name for name in columns_of(text) if name.lower() in map(str.lower, known)}, default=None)
+        problem = None if stray is None else f"{stray!r} is no key and no aggregate before it; known are {', '.join(known)}"
     return None if problem is None else f"got {text[:120]!r}; {problem}"
 
 

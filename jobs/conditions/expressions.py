@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 
-from windowmill.jobs.conditions.truths import columns_of, expression_value, read_by
+from windowmill.jobs.conditions.truths import expression_value, read_by
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.columnar.rows import plain
@@ -32,8 +32,10 @@ class Expressions:
 
         Raises ``SpecError``, naming the field, for one that only Spark evaluates over the columns of a result row, or that has no type.
         """
-        rows, texts = result_schema(pipeline, types), dict[str, str]()
-        columns = {name: pa.array([], rows.field(name).type) for name in rows.names}
+        rows = result_schema(pipeline, types)
+        if not any(each.expr for each in pipeline.aggregates.values()):
+            return cls({}, rows)
+        columns, texts = {field.name: pa.array([], field.type) for field in rows}, dict[str, str]()
         for name, spec in pipeline.aggregates.items():
             if spec.expr is not None:
                 texts[name] = spec.expr
@@ -72,11 +74,6 @@ class Expressions:
         return [dict(zip(found, values, strict=True)) for values in zip(*found.values(), strict=True)]
 
 
-def sink_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Schema:
-    """Columns of the sink: keys, window, its bounds, trigger, revision, the aggregates in the spec's order, batch."""
-    return Expressions.of(pipeline, types).schema
-
-
 def _evaluated(where: str, text: str, columns: Mapping[str, pa.Array]) -> pa.Array:
     """``text`` over no rows."""
     from windowmill.jobs.conditions.evaluated import OutsideError  # loads the parser
@@ -88,20 +85,3 @@ def _evaluated(where: str, text: str, columns: Mapping[str, pa.Array]) -> pa.Arr
     if pa.types.is_null(found.type):
         raise SpecError(f"{where}: got {text!r}, which is null in every row; expected a value")
     return found
-
-
-def expression_problems(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Expressions over result rows that could not be evaluated, as pairs (path of the field, problem and remedy)."""
-    known = {name.lower() for name in pipeline.keys} | {name.lower() for name in pipeline.over_rows().aggregates}
-    for name, spec in pipeline.aggregates.items():
-        if spec.expr is None:
-            continue
-        from windowmill.jobs.conditions.checks import expression_problem  # loads the parser
-
-        problem = expression_problem(spec.expr)
-        stray = None if problem is not None else min((each for each in columns_of(spec.expr) if each.lower() not in known), default=None)
-        if stray is not None:
-            problem = f"got {spec.expr!r}, but {stray!r} is no key and no aggregate before it; known are {', '.join(sorted(known))}"
-        if problem is not None:
-            yield f"aggregates.{name}.expr", problem
-        known.add(name.lower())

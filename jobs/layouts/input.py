@@ -18,7 +18,6 @@ from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.hashes import RowCheck
-from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock, LatenessRule
 
@@ -110,13 +109,8 @@ class Input:
         return EventTimes(self.pipeline, self.latest, self.has_unread)
 
     @cached_property
-    def window_schema(self) -> pa.Schema:
-        """The columns of result rows as windows give them."""
-        return result_schema(self.pipeline, self.types)
-
-    @cached_property
     def expressions(self) -> Expressions:
-        """What is computed of these, and the columns of the sink."""
+        """What is computed of result rows, and the columns of the sink; in a part none is, and the columns are those that windows give."""
         return Expressions.of(self.pipeline, self.types)
 
     @property

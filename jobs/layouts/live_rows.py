@@ -69,7 +69,7 @@ class LiveRowPart(KeyedPart):
 
     def keyed(self, emission: Emission) -> Keyed:
         batch, reading = self.batch, self.reading
-        clock, schema = emission.clock(batch.rule), batch.window_schema
+        clock, schema = emission.clock(batch.rule), batch.expressions.schema
         task = PartitionTask(batch.pipeline, reading.log, schema, clock, batch.batch, keep=batch.builds_state)
         own = partial(advance, reading, task, emission.ends, batch.check)
         return Keyed(reading, reading.schema, self.schema, reading.log.keys, own, batch.rule.lateness)

@@ -36,7 +36,7 @@ class PositionPart(KeyedPart):
             emission.clock(batch.rule),
             emission.ends,
             batch.builds_state,
-            batch.window_schema,
+            batch.expressions.schema,
             batch.check,
             batch.is_bounded,
         )

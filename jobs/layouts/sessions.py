@@ -42,7 +42,7 @@ class SessionPart(KeyedPart):
             keep=batch.builds_state,
             rows=row_schema(pipeline, batch.types, layout),
             schema=fragment_schema(keys, layout, revises=batch.rule.revises, cuts=sessions.cuts),
-            results=batch.window_schema,
+            results=batch.expressions.schema,
             check=batch.check,
         )
         self.rows, self.schema = self.reading.rows, self.reading.schema.append(pa.field(SUM, pa.int64()))

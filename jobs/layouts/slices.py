@@ -121,7 +121,7 @@ class SlicePart(Part):
             if self._nodes is not None and emission.emitted is not None:
                 before, now = AXIS_BEGIN if batch.emitted is None else batch.emitted, emission.emitted
                 nodes = NodeStage(self._nodes, before + rule.ahead, now + rule.ahead, closed_before=before, closed_through=now)
-        return WindowStage(self.reading, grids.named, after, through, keep_from, batch.window_schema, nodes, revising, batch.restores)
+        return WindowStage(self.reading, grids.named, after, through, keep_from, batch.expressions.schema, nodes, revising, batch.restores)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 
 from windowmill.checkpoints.committer import widens
-from windowmill.jobs.conditions.expressions import sink_schema
+from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition, read_by
 from windowmill.jobs.sources.options import TEXT_FORMATS
 from windowmill.windowing.columnar.added_columns import TAKEN
@@ -84,10 +84,6 @@ class Columns:
     def json(self) -> str:
         """The columns as the JSON of a Spark ``StructType``."""
         return str(self.struct.json())
-
-    def may_be_time(self, name: str) -> bool:
-        """Whether :class:`.EventTimes` takes the values of the column ``name``, by its type."""
-        return isinstance(self.type_of(name), T.IntegralType | T.TimestampType | T.TimestampNTZType | T.DateType | T.StringType)
 
     def type_of(self, name: str) -> T.DataType:
         """Spark type of the column ``name``."""
@@ -293,7 +289,7 @@ def _why_not_wider(pipeline: Pipeline, old: Columns, new: Columns, name: str) ->
     # Files of a folder are read as doubles where some hold whole numbers; no Delta table turns these into doubles.
     if not widens(*kinds) and not (pa.types.is_int64(kinds[0]) and pa.types.is_float64(kinds[1])):
         return ""
-    results = [sink_schema(pipeline, columns.arrow) for columns in (old, new)]
+    results = [Expressions.of(pipeline, columns.arrow).schema for columns in (old, new)]
     for before, after in zip(*results, strict=True):
         if not widens(before.type, after.type):
             return f", by which {before.name} of the results would turn from {in_sql(before.type)} into {in_sql(after.type)}"

@@ -191,7 +191,8 @@ def local_conditions(pipeline: Pipeline, columns: Columns) -> Conditions:
     """All conditions of the spec; raises ``NotPlainError``, saying why, if only Spark can give a column its values."""
     # A source that lacks the column is refused later.
     for name in filter(None, (pipeline.time.column, pipeline.time.end)):
-        if name not in columns.struct.names or not columns.may_be_time(name):
+        kind = columns.arrow.get(name, pa.null())
+        if not (pa.types.is_integer(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind) or pa.types.is_string(kind)):
             raise NotPlainError(f"{name!r} is no column of a time")
     if columns.taken is not None:
         raise NotPlainError(f"the name of the column {columns.taken!r} is taken")

@@ -118,7 +118,7 @@ def test_runs_backfills_corrections_and_changed_specs_compute_them(tmp_path, emi
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
-        ({"expr": "n / nothing"}, "'nothing' is no key and no aggregate before it; known are k, most, n"),
+        ({"expr": "n / nothing"}, "'nothing' is no key and no aggregate before it; known are k, n, most"),
         ({"expr": "later + 1"}, "'later' is no key"),
         ({"expr": "sum(n)"}, "needs many rows"),
         ({"expr": "rand()"}, "another answer at each run"),

@@ -86,7 +86,7 @@ def result_types(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> dict[s
     Raises ``SpecError`` if a column does not exist or has a type that the aggregate cannot take.
     """
     where = f"pipeline {pipeline.pipeline}: aggregates"
-    aggregates = pipeline.over_rows().aggregates
+    aggregates = {name: each for name, each in pipeline.aggregates.items() if each.expr is None}
     result_type = {result.name: result.type for result in Layout.over_rows(aggregates, types, where).results}
     for name, spec in aggregates.items():
         kinds = argument_types(spec, types, f"{where}.{name}")
