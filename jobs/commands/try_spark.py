@@ -13,11 +13,12 @@ from windowmill.jobs.commands.try_command import Results, TryBatch, results_in_o
 from windowmill.jobs.dataframe import evaluate
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.spark_files import judged
+from windowmill.jobs.spark.access import frame_of
 from windowmill.jobs.spark.session import shipment_of, spark_session
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowmill.jobs.spark.access import DataFrame, frame_of
+    from windowmill.jobs.spark.access import DataFrame
 
 _PLACE, _COMMIT = "_ place", "_ arrival"
 
