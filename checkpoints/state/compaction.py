@@ -1,7 +1,7 @@
 """Which rows of the state no batch reads any more, when a state table has enough of them, and the compaction that drops them.
 
 A batch appends rows and changes none, so what a later batch has superseded stays in the table until compaction. A rule for each layout says
-which of its rows a later batch may read. The state in memory and :mod:`windowmill.checkpoints.state.inspection` use the same needed_rows.
+which of its rows a later batch may read. The state in memory and :mod:`windowmill.checkpoints.state.inspection` use the same rules.
 
 Compaction reads a table by shares of its keys, so that its memory is bounded; a table without keys is one share.
 """
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Bools, Ints
     from windowmill.windowing.layouts import StateLayout
 
-#: Columns by which rules and orders choose rows, but for keys and spans; and the place of a row among all rows.
+#: Columns by which rows are chosen and sorted, but for keys and spans; and the place of a row among others.
 _READ = frozenset((*SORTED_BY, BATCH, SEQUENCE, GAP, POSITION, LIVE, HEAD, THROUGH, TIME, NUMBER_OF))
 _PLACE = "_ place"
 #: Commit properties of a rewrite of existing rows.

@@ -58,7 +58,7 @@ class Expressions:
             kind = self.schema.field(name).type
             used = {each: columns[each].combine_chunks() for each in read_by([text], columns)}
             found = expression_value(text, used, n).array if n else pa.nulls(0, kind)
-            columns[name] = pa.chunked_array([without(found, retracted)])
+            columns[name] = pa.chunked_array([without(found, retracted).cast(kind)])
         own = [*(name for name in self.schema.names if name in columns), *([RETRACTED] if RETRACTED in columns else [])]
         return pa.table({name: columns[name] for name in own})
 
@@ -76,12 +76,13 @@ class Expressions:
 
 def _evaluated(where: str, text: str, columns: Mapping[str, pa.Array]) -> pa.Array:
     """``text`` over no rows."""
-    from windowmill.jobs.conditions.evaluated import OutsideError  # loads the parser
+    from windowmill.jobs.conditions.evaluated import OutsideError, name_of  # loads the parser
 
     try:
         found = expression_value(text, {name: columns[name] for name in read_by([text], columns)}, 0).array
     except OutsideError as err:
         raise SpecError(f"{where}: got {text!r}, of which this process does not evaluate {err}; write it otherwise") from err
-    if pa.types.is_null(found.type):
-        raise SpecError(f"{where}: got {text!r}, which is null in every row; expected a value")
+    kind = found.type
+    if pa.types.is_null(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
+        raise SpecError(f"{where}: got {text!r}, which is {name_of(kind)}; expected a value that a table can hold")
     return found

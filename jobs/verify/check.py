@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -261,12 +261,16 @@ class _Comparing:
             query = self.plain.query(row, gap, without=too_late[:_FILES_NAMED])
             self._add(row, expected, query, BY_SQL)
 
+    @cached_property
+    def _expressions(self) -> Expressions:
+        return Expressions.of(self.plain.pipeline, self.plain.types)
+
     def _add(self, row: PublishedRow, expected: Mapping[str, RecomputedValue] | None, query: str | None, method: str) -> None:
         lacking = self.lacking[row.batch]
         if expected is not None:
             # Of the published values, which are compared themselves: an expression of values that round differently may differ at will.
             published = {**dict(zip(self.plain.pipeline.keys, row.key, strict=True)), **row.values}
-            [own] = Expressions.of(self.plain.pipeline, self.plain.types).of_records([published])
+            [own] = self._expressions.of_records([published])
             expected = {**expected, **{name: RecomputedValue(value) for name, value in own.items()}}
         known = None if expected is None else {name: value for name, value in expected.items() if name not in lacking}
         # Why rows may differ although nothing is wrong.

@@ -152,7 +152,9 @@ def test_a_spec_needs_an_aggregate_of_rows(tmp_path):
         pipeline_of(tmp_path, aggregates={"one": {"expr": "1"}})
 
 
-@pytest.mark.parametrize(("text", "problem"), [("hash(k)", "does not evaluate"), ("null", "null in every row")])
+@pytest.mark.parametrize(
+    ("text", "problem"), [("hash(k)", "does not evaluate"), ("null", "which is void"), ("interval 1 day", "which is interval")]
+)
 def test_what_only_spark_evaluates_and_what_has_no_type_is_refused_before_anything_is_written(tmp_path, text, problem):
     land(tmp_path, ROWS[:3])
     with pytest.raises(SpecError, match=problem):
