@@ -77,8 +77,6 @@ class Declaration:
     clipped
         Whether an event counts differently in each window, by its time inside. Then partials are combined only of slices, to which events
         are clipped; it has a recipe.
-    of_results
-        Whether it is computed of the other columns of a result row, and not of a window's rows.
     """
 
     name: str
@@ -94,12 +92,11 @@ class Declaration:
     orders: bool = False
     picks: bool = False
     clipped: bool = False
-    of_results: bool = False
 
     @property
     def partial(self) -> Literal["numbers", "objects", "none"]:
         """What is combined of rows: columns of numbers, which kernels combine; Python objects; or nothing."""
-        if self.clipped or self.of_results:
+        if self.clipped or self is _EXPRESSION:
             return "none"
         return "objects" if self.recipe is None else "numbers"
 
@@ -185,7 +182,7 @@ _ELSEWHERE = {
     "skew": "skewness",
 }
 #: Spark SQL over the keys and the other aggregates of a result row.
-_EXPRESSION = Declaration("expr", form='expr: "late / flights"', columns=(), of_results=True)
+_EXPRESSION = Declaration("expr", form='expr: "late / flights"', columns=())
 #: An aggregate of the user's own.
 _OWN = Declaration("use", "windowmill.windowing.aggregates:build_own", form='use: "module:name"', columns=())
 

@@ -216,7 +216,7 @@ class Pipeline(SpecMapping):
             if name.lower() in taken:
                 raise ValueError(f"aggregates.{name}: the name is taken by {taken[name.lower()]}; choose another name")
             taken[name.lower()] = "an aggregate"
-        if all(aggregate.declaration.of_results for aggregate in self.aggregates.values()):
+        if all(aggregate.expr is not None for aggregate in self.aggregates.values()):
             raise ValueError('aggregates: got only expressions; give one that is computed of rows, such as {count: "*"}, for them to use')
         names = [window.name for window in self.windows]
         twice = next((name for name in names if names.count(name) > 1), None)

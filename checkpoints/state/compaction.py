@@ -426,7 +426,8 @@ def _rewrite(table: DeltaTable, group: BatchFiles, needed_rows: NeededRows) -> N
         table,  # the version that was read: otherwise rows that another writer has appended since would be lost
         pa.concat_tables(kept),
         mode="overwrite",
-        predicate=group.within,
+        # Given a predicate, delta-rs reads all files again for rows that do not satisfy it.
+        predicate=None if len(group.files) == len(files_of(table)) else group.within,
         commit_properties=REWRITE,
         # Given writer properties, delta-rs compresses only on request. Checksums hardly ever repeat: no dictionary.
         writer_properties=WriterProperties(

@@ -391,18 +391,15 @@ def _contains_key(call: Call) -> Value:
 
 def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
     """A condition over ``n`` rows of ``columns``; raises ``OutsideError``, and ``SpecError`` for a constant that cannot be what it must."""
-    try:
-        return Evaluator({name: spark_array(array) for name, array in columns.items()}, n).truth(parsed(condition))
-    except NoValueError as err:
-        raise SpecError(f"condition {condition!r}: {err}; correct it in the spec") from err
+    return as_truth(expression_value(condition, columns, n, "condition"))
 
 
-def expression_value(text: str, columns: Mapping[str, pa.Array], n: int) -> Value:
-    """An expression of any type over ``n`` rows of ``columns``; raises as :func:`value_of`."""
+def expression_value(text: str, columns: Mapping[str, pa.Array], n: int, what: str = "expression") -> Value:
+    """An expression of any type over ``n`` rows of ``columns``; raises as :func:`value_of`, and says ``what`` it is."""
     try:
         return Evaluator({name: spark_array(array) for name, array in columns.items()}, n).value(parsed(text))
     except NoValueError as err:
-        raise SpecError(f"expression {text!r}: {err}; correct it in the spec") from err
+        raise SpecError(f"{what} {text!r}: {err}; correct it in the spec") from err
 
 
 def spark_array(array: pa.Array) -> pa.Array:
