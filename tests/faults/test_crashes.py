@@ -76,7 +76,7 @@ def test_two_runs_at_once_make_one_commit(story, begun):
 
 @pytest.mark.covers("P6", "P7")
 @pytest.mark.usefixtures("each_scheduler")
-@pytest.mark.parametrize(("first", "second"), itertools.product(WRITES, (None, *WRITES)) if _ALL else _MEETINGS)
+@pytest.mark.parametrize(("first", "second"), list(itertools.product(WRITES, (None, *WRITES))) if _ALL else _MEETINGS)
 def test_without_the_lease_the_ledger_alone_lets_one_of_two_attempts_commit(story, begun, monkeypatch, first, second):
     """One sleeps before a write while another works to its end, or dies before one. The simulator has every interleaving."""
     monkeypatch.setattr("windowmill.jobs.batch.loop.lease", lambda *a, **k: nullcontext())
@@ -88,6 +88,7 @@ def test_without_the_lease_the_ledger_alone_lets_one_of_two_attempts_commit(stor
             arm(f"{second}.before")
         with suppress(DiedError):
             story.run()
+        failpoints.disarm()
 
     failpoints.arm(f"{first}.before", meanwhile)
     try:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.faults.dying import DiedError, arm
-from tests.faults.pipelines import PIPELINES, Story, begun
+from tests.faults.pipelines import PIPELINES, Story, begun, but_for_restored
 from tests.matrices import EVERY, crossed
 from tests.readers import compute_by_many_tasks
 from windowmill.checkpoints import failpoints
@@ -95,7 +95,11 @@ def test_a_run_that_fails_is_made_good_by_the_next(request, stories, tmp_path, m
     assert len(done) == (failed and place not in ("state.after", "compact.before", "compact.after"))
     story.land(2)
     story.run()
-    assert (story.tables(), story.batches()) == clean
+    tables, batches = clean
+    assert story.tables() == tables
+    # Tasks restore the windows that a late row of a part may revise, before they know which rows are late: of events that last, some more.
+    assert but_for_restored(story.batches()) == but_for_restored(batches)
+    assert by_spark or story.batches() == batches
 
 
 @pytest.mark.covers("P11")
