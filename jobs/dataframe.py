@@ -48,7 +48,7 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import read_version
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, Tasks, all_examined, divided, file_parts
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
-from windowmill.jobs.sources.spark_files import asks_zone, with_event_times
+from windowmill.jobs.sources.spark_files import asks_zone, behind_steps, with_event_times
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.access import access_to, mapped, sql_type
 from windowmill.jobs.spark.session import ship_modules
@@ -175,7 +175,7 @@ def evaluate(
         raise SpecError(f"arrival: {no_column('the DataFrame', arrival, df.columns)}")
     ship_modules(df.sparkSession, pipeline)
     order = [] if arrival is None else list(dict.fromkeys([arrival, label or arrival]))
-    if asks_zone(pipeline, columns.in_conditions) is None:
+    if asks_zone(pipeline, columns) is None:
         return _evaluated(df, pipeline, columns, order, latest, final=final)
     rows, back = access_to(df.sparkSession).in_utc(df)
     found = _evaluated(rows, pipeline, columns, order, latest, final=final)
@@ -184,7 +184,8 @@ def evaluate(
 
 def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Sequence[str], latest: int | None, *, final: bool) -> Evaluated:
     """The result over rows that arrived in the order of these columns; without columns none is late."""
-    batch = SourceInput(pipeline=pipeline, columns=columns, ended=final, latest=latest)
+    seen = columns.seen_by(pipeline)
+    batch = SourceInput(pipeline=pipeline, columns=seen, ended=final, latest=latest, has_unread=bool(pipeline.row_steps))
     parts = divide(pipeline, batch.types)
     # Only grids over points are lifted before the shuffle: an interval event would become a partial for each start that it crosses.
     # Expressions are evaluated where result rows are whole.
@@ -194,7 +195,7 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
         by_files = _of_files(df, batch, part, latest, final=final)
         if by_files is not None:
             return Evaluated(by_files, None)
-    rows = with_event_times(df, batch.times, columns)
+    rows = with_event_times(behind_steps(df, pipeline, columns) if pipeline.row_steps else df, batch.times, seen)
     if pipeline.time.end is None:
         rows = rows.withColumn(UNTIL_OF, F.col(TIME))
     if not order or pipeline.time.watermark == "data_interval_end":
@@ -375,10 +376,12 @@ class FileScan:
             conditions = local_conditions(batch.pipeline, batch.columns)
         except NotPlainError:
             return None
-        if conditions.outside or TIME in columns:
+        own = Columns(df.schema)
+        steps = own.steps(batch.pipeline)
+        if conditions.outside or steps.outside or TIME in columns:
             return None
-        access, form = access_to(df.sparkSession), Form(batch.types, batch.columns.fixed_lengths)
-        plain = PlainRows(batch.pipeline, (), (), form, conditions)
+        access, form = access_to(df.sparkSession), Form(own.arrow, own.fixed_lengths)
+        plain = PlainRows(batch.pipeline, (), (), form, conditions, steps=steps)
         delta = access.delta_scan(df)
         if delta is not None:
             return cls._of_delta(delta, plain, columns, latest, access.cores())

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from functools import reduce
 from itertools import combinations
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
 
@@ -46,6 +46,20 @@ VARIABLES = "variables"
 FIELDS_OF_VARIABLES = "fields"
 #: Columns of the sink that windowmill writes; no key or aggregate may have these names.
 RESERVED_COLUMNS = ("window", "window_start", "window_end", "trigger", "revision", "retracted", "batch")
+
+
+def is_field(name: str) -> bool:
+    """Whether a column is written as a field of a struct, ``a.b``."""
+    return "." in name.strip(".")
+
+
+def quoted_path(name: str) -> str:
+    """A field of a struct as Spark SQL.
+
+    >>> quoted_path("user.id")
+    '`user`.`id`'
+    """
+    return ".".join(f"`{part.replace('`', '``')}`" for part in name.split("."))
 
 
 def _only_names(options: Any) -> Any:
@@ -121,6 +135,32 @@ class Source(Table):
         return redacted(f"kafka://{self.options.get('kafka.bootstrap.servers', '')}/{self.options.get('subscribe', '')}")
 
 
+class Step(SpecMapping):
+    """What rows of the source go through before they meet a window: columns that are computed of each row, or a filter."""
+
+    #: Name -> Spark SQL over the columns that the step finds, and over those before it in the same step; it may replace one of the name.
+    columns: Annotated[dict[Column, Condition], Field(min_length=1)] | None = None
+    filter: Condition | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        if (self.columns is None) == (self.filter is None):
+            raise ValueError(f"got {'neither' if self.filter is None else 'both'}; expected either columns or filter")
+        names = [name.lower() for name in self.columns or ()]
+        twice = next((name for name in self.columns or () if names.count(name.lower()) > 1), None)
+        if twice is not None:
+            raise ValueError(f"columns: the name {twice!r} is given twice, case aside")
+        return self
+
+
+class RowStep(NamedTuple):
+    """A part of what rows go through: an expression over one row, which gives a column, or decides which rows stay."""
+
+    field: str  #: Path of its field.
+    column: str | None  #: Name of the column; null for a filter.
+    text: str
+
+
 #: Type of the rule that the newest event of a run is at most ``freshness`` old; the type of an entry with this argument that names none.
 FRESHNESS = "expect_newest_event_to_be_fresh"
 
@@ -167,6 +207,8 @@ class Pipeline(SpecMapping):
     #: The name under which the pipeline built its sink, if it has been renamed since.
     renamed_from: Name | None = None
     source: Source | None = None
+    #: What its rows go through, in this order; keys, times, windows, aggregates and their conditions see what the last step leaves.
+    steps: tuple[Step, ...] = ()
     keys: tuple[Column, ...] = ()
     time: Time
     windows: Annotated[tuple[Annotated[Window, ByType()], ...], Field(min_length=1)]
@@ -204,6 +246,20 @@ class Pipeline(SpecMapping):
 
     def __hash__(self) -> int:
         return hash(self.pipeline)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fields_of_structs(cls, written: Any) -> Any:
+        """The spec with a step for each key that is a field of a struct, ``a.b``: the key's column is ``a_b``."""
+        keys = written.get("keys") if isinstance(written, Mapping) else None
+        if not isinstance(keys, list | tuple) or not all(isinstance(key, str) for key in keys):
+            return written  # refused below
+        fields = {key.replace(".", "_"): quoted_path(key) for key in keys if is_field(key)}
+        steps = written.get("steps", ())
+        if not fields or not isinstance(steps, list | tuple):
+            return written
+        own = {"keys": [key.replace(".", "_") if is_field(key) else key for key in keys], "steps": [*steps, {"columns": fields}]}
+        return {**written, **own}
 
     @model_validator(mode="after")
     def _names_do_not_clash(self) -> Self:
@@ -283,8 +339,41 @@ class Pipeline(SpecMapping):
                 )
         return self
 
+    def plain_columns(self) -> list[tuple[str, str]]:
+        """Every column that a field names by itself, in the spec's order, as pairs (path of the field, name)."""
+        named = [("time.column", self.time.column), *([("time.end", self.time.end)] if self.time.end else [])]
+        named += [(f"keys.{index}", name) for index, name in enumerate(self.keys)]
+        named += [(f"time.tie_break.{index}", name) for index, name in enumerate(self.time.tie_break)]
+        named += [(f"aggregates.{label}", name) for label, aggregate in self.aggregates.items() for name in aggregate.columns]
+        for index, window in enumerate(self.windows):
+            named += [(f"windows.{index}.{at}", use.column) for at, use in window.columns().items()]
+        return named
+
+    @property
+    def row_steps(self) -> tuple[RowStep, ...]:
+        """What is evaluated of each row before windows see it, in order; begins with the source's filter if there is anything else."""
+        found = []
+        for index, step in enumerate(self.steps):
+            found += [RowStep(f"steps.{index}.columns.{name}", name, text) for name, text in (step.columns or {}).items()]
+            found += [RowStep(f"steps.{index}.filter", None, step.filter)] if step.filter is not None else []
+        made = {step.column for step in found}
+        fields = {name: where for where, name in reversed(self.plain_columns()) if is_field(name) and name not in made}
+        found += [RowStep(where, name, quoted_path(name)) for name, where in reversed(fields.items())]
+        own = self.source.filter if self.source is not None else None
+        return tuple([RowStep("source.filter", None, own), *found] if own and found else found)
+
+    @property
+    def own_filter(self) -> str | None:
+        """The source's filter where it is all that rows go through; null if there are steps, of which it is the first."""
+        return self.source.filter if self.source is not None and not self.row_steps else None
+
+    @property
+    def filters_rows(self) -> bool:
+        """Whether some of the source's rows may be left out by a filter."""
+        return self.own_filter is not None or any(step.column is None for step in self.row_steps)
+
     def conditions(self) -> tuple[str, ...]:
-        """The distinct conditions except the source's filter, in the spec's order."""
+        """The distinct conditions except filters of rows, in the spec's order."""
         conditions = [aggregate.where for aggregate in self.aggregates.values()]
         conditions += [text for window in self.windows for text in window.conditions().values()]
         return tuple(dict.fromkeys(text for text in conditions if text))
@@ -296,7 +385,9 @@ class Pipeline(SpecMapping):
     def meaning(self) -> dict[str, Any]:
         """The part of the spec that determines the result rows and the stored state, as JSON values."""
         everything = self.model_dump(mode="json", exclude_defaults=True)
-        kept: dict[str, Any] = {name: everything[name] for name in ("keys", "time", "windows", "aggregates", "emit") if name in everything}
+        kept: dict[str, Any] = {
+            name: everything[name] for name in ("steps", "keys", "time", "windows", "aggregates", "emit") if name in everything
+        }
         if self.source and self.source.filter:
             kept["filter"] = self.source.filter
         return kept

@@ -110,7 +110,7 @@ def next_apply(
     before = state_plans(ledger.batches())
     if history == AXIS_BEGIN and before[0].range is not None:
         history = before[0].range[0]  # what came before was never shown
-    types, fills = Columns.of(source.schema_json).arrow, () if history is None else changes.filled
+    types, fills = Columns.of_source(source).arrow, () if history is None else changes.filled
     versions, reading, needed_from = VersionRange(last.plan.to_version, last.plan.to_version), Reading(()), None
     keeps, gaps = tuple[str, ...](), tuple[int, ...]()
     state: FromState | NotStoredError
@@ -188,7 +188,7 @@ def _from_state(
         return first_time(source, reading.files, runnable.pipeline.time)
 
     fills = () if history is None else changes.filled
-    new, old = _parts_of_stored(runnable, ledger, Columns.of(source.schema_json).arrow)
+    new, old = _parts_of_stored(runnable, ledger, Columns.of_source(source).arrow)
     cut = next((each for each in carried_parts(new, old, changed_windows(changes), fills) if each.recut), None)
     if cut is None:
         return FromState(None, recut=False)
@@ -203,7 +203,7 @@ def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, 
 
     Rows before it cannot move the watermark so far that later rows are late, so files with only such rows need not be read.
     """
-    slices = divide(runnable.pipeline, Columns.of(source.schema_json).arrow).slices
+    slices = divide(runnable.pipeline, Columns.of_source(source).arrow).slices
     if slices is None or emitted is None or history == AXIS_BEGIN or len(slices.pipeline.windows) < len(runnable.pipeline.windows):
         return None
     grids = slices.grids
@@ -228,7 +228,8 @@ def _versions(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -
 
 def _check_columns(runnable: Runnable, plan: ApplyPlan) -> None:
     """Refuse a spec by which a column of results or state has another type than in the existing table."""
-    pipeline, types = runnable.pipeline, Columns.of(plan.source_schema).arrow
+    pipeline = runnable.pipeline
+    types = Columns.of(plan.source_schema).seen_by(pipeline).arrow
     schemas = {"sink": Expressions.of(pipeline, types).schema, "state": state_schema(pipeline, types)}
     for role, place in (("sink", runnable.sink_path), ("state", runnable.places.state)):
         if not is_table(place):

@@ -246,7 +246,7 @@ def _known_verdict(runnable: Runnable, held: Batch) -> Verdict | None:
 
 
 def _schema_of(pipeline: Pipeline, plan: Plan) -> pa.Schema:
-    return Expressions.of(pipeline, Columns.of(plan.source_schema).arrow).schema
+    return Expressions.of(pipeline, Columns.of(plan.source_schema).seen_by(pipeline).arrow).schema
 
 
 def compact_tables(job: Job, computed: ComputedBatch, progress: Progress) -> None:

@@ -408,7 +408,7 @@ def _emptied_schema(path: str, entry: Savepoint, meant: Pipeline, source_schema:
     The table is of a batch since, by another spec: it may lack columns of the one that comes back. Raises ``SavepointError`` for a type
     that its spec cannot use.
     """
-    written = Changes.of(state_schema(meant, Columns.of(source_schema).arrow)).schema
+    written = Changes.of(state_schema(meant, Columns.of(source_schema).seen_by(meant).arrow)).schema
     assert written is not None
     stored, own = (pa.schema(each.to_arrow()) for each in (newest(path).schema(), Schema.from_json(written)))
     known = {field.name.lower(): field.type for field in stored}

@@ -306,7 +306,7 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
         refuse_first(pipeline, condition_problems(pipeline))
     refuse_first(pipeline, chain(function_problems(pipeline), rule_problems(pipeline)))
     columns.check(pipeline, f"the source {source.path}", source.unread, source.untyped)
-    refuse_first(pipeline, type_problems(pipeline, Expressions.of(pipeline, columns.arrow).schema))
+    refuse_first(pipeline, type_problems(pipeline, Expressions.of(pipeline, columns.seen_by(pipeline).arrow).schema))
     if pipeline.strict:
         from windowmill.windowing.layouts import check_strict
 
@@ -418,7 +418,7 @@ def has_brief_use(runnable: Runnable, source: SourceTable, reading: Reading) -> 
     if is_short_run(reading.size_bytes):
         return True
     pipeline = runnable.pipeline
-    if not (pipeline.conditions() or (pipeline.source is not None and pipeline.source.filter)):
+    if not (pipeline.conditions() or pipeline.own_filter or pipeline.row_steps):
         return source.plain_files(reading) is not None
     return _is_plain(pipeline, source, reading)
 

@@ -124,7 +124,7 @@ def _source(runnable: Runnable, ledger: Ledger, accepted: planning.Acceptance) -
 
 def _typed(pipeline: Pipeline, source: DeltaSource, given: Given) -> ErasedKeys:
     """The keys ``given`` with the types that the source has."""
-    of_source, named = Columns.of(source.schema_json), set(given[0])
+    of_source, named = Columns.of_source(source), set(given[0])
     kinds = of_source.arrow
     wrong = next((each for each in given if not each or set(each) != named or not named <= set(pipeline.keys)), None)
     if wrong is not None:

@@ -354,7 +354,7 @@ def _chosen_by_filter(
 def _filtering(pipeline: Pipeline, source: SourceTable) -> PlainRows | None:
     """Evaluates the filter in this process; null if there is no filter, or only Spark can evaluate it."""
     columns = Columns.of(source.schema_json)
-    if pipeline.source is None or pipeline.source.filter is None:
+    if pipeline.own_filter is None:
         return None
     try:
         conditions = local_conditions(pipeline, columns)
@@ -413,7 +413,7 @@ class Restatement:
         touched, taken = touched_rows(runnable, rows, plan, again)
         if plan.late and were_missed(ledger):
             touched = None  # the keys of rows that missed windows are not stored
-        types = Columns.of(plan.source_schema).arrow
+        types = Columns.of(plan.source_schema).seen_by(runnable.pipeline).arrow
         uncounted = _uncounted(source, ledger, plan.to_version)
         current, (first, last) = not taken and uncounted == [], plan.changed or (0, -1)
         # Whether earlier batches have ignored changes that the plan does not name.
@@ -437,7 +437,7 @@ class Restatement:
         plan, rows, scope, time = self.plan, self.rows, self.scope, self._pipeline.time
         place, source = self.runnable.places.restated, rows.source
         staying, _ = staying_and_counting(self.runnable, rows, read_as_of(plan), late=plan.late, delivered_again=self.delivered_again)
-        unread = {UNREAD: pa.string()} if source.has_unread else {}
+        unread = {UNREAD: pa.string()} if source.may_refuse else {}
         schema = pa.schema([*rows.types.items(), *unread.items()])
         with FileWriter(place, schema, batch=plan.batch, attempt=plan.attempt, task=0) as writer:
             if scope.touched is None or scope.touched.num_rows:
@@ -449,7 +449,7 @@ class Restatement:
         files = tuple(AddedFile(file.path, plan.to_version, file.size, file.rows, stats=file.stats) for file in writer.close())
         # Texts of fixed length have been padded.
         kind = WrittenRows if unread else DeltaSource
-        written = kind(place, source.table_id, source.version, without_mapping(source.schema_json))
+        written = kind(place, source.table_id, source.version, without_mapping(Columns.of_source(source).json))
         # Rows of other keys may have numbers in the same commit, from an earlier restatement or a changed spec.
         first_row = 0 if scope.touched is None else rows_numbered(self.runnable.places.state, plan.to_version)
         return written, Reading(files, len(files), first_row=first_row)
@@ -492,7 +492,7 @@ class Restatement:
         seen, touched, inserted = computed.emission.seen, self.scope.touched, computed.seen
         if touched is None or self.plan.changed is None:
             return seen
-        is_filtered = self._pipeline.source is not None and self._pipeline.source.filter is not None
+        is_filtered = self._pipeline.own_filter is not None
         if not is_filtered or _filtering(self._pipeline, self.source) is not None:  # so no touched row is one that the filter excludes
             greatest = pc.max(touched.column(TIME)).as_py()
             if greatest is None or (seen is not None and greatest <= seen):
@@ -513,7 +513,7 @@ class Restatement:
 
     @cached_property
     def _schema(self) -> pa.Schema:
-        return Expressions.of(self._pipeline, Columns.of(self.plan.source_schema).arrow).schema
+        return Expressions.of(self._pipeline, Columns.of(self.plan.source_schema).seen_by(self._pipeline).arrow).schema
 
     def _corrections(self, files: tuple[DataFile, ...]) -> Corrections:
         schema = self._schema.insert(self._schema.get_field_index("revision") + 1, pa.field(RETRACTED, pa.bool_()))

@@ -86,7 +86,7 @@ def widen_tables(job: Job, ledger: Ledger, progress: Progress) -> None:
     stored = list[tuple[Pipeline, Mapping[str, pa.DataType]]]()
     if last.plan.source_schema != job.plan.source_schema:
         before = pipeline if pipeline.means(last.plan.definition, last.plan.meaning) else pipeline.meaning_as(last.plan.definition)
-        stored.append((before, Columns.of(last.plan.source_schema).arrow))
+        stored.append((before, Columns.of(last.plan.source_schema).seen_by(before).arrow))
     if job.plan.changes_spec:  # its windows may reuse columns that an earlier spec left in narrower types
         stored.append((pipeline, types))
     for made_by, columns in stored:

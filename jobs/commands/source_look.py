@@ -398,7 +398,7 @@ def _columns(pipeline: Pipeline, known: Mapping[str, pa.DataType]) -> list[str]:
 
 
 def _measured_sample(plain: PlainRows, pipeline: Pipeline) -> pa.Table:
-    types = plain.form.types
+    types = plain.types
     columns, most = _columns(pipeline, types), -(-_MEASURED_ROWS // len(plain.files))
     latest = pipeline.time.latest(time.time_ns() // 1_000)
     parts: list[pa.Table] = []
@@ -457,14 +457,15 @@ def _misfits(pipeline: Pipeline) -> Iterator[Problem]:
     refuse_own_results(pipeline, source)
     columns = Columns.of(source.schema_json)
     columns.check(pipeline, "the source", source.unread, source.untyped)
-    schema = Expressions.of(pipeline, columns.arrow).schema
+    types = Columns.of_source(source).arrow
+    schema = Expressions.of(pipeline, types).schema
     yield from type_problems(pipeline, schema)
     check_strict(pipeline)
-    parts = divide(pipeline, columns.arrow)
+    parts = divide(pipeline, types)
     if parts.positions is not None:
-        PositionState(parts.positions.pipeline, columns.arrow, parts.positions.layout)
+        PositionState(parts.positions.pipeline, types, parts.positions.layout)
     if parts.rows is not None:
-        StateLog(parts.rows.pipeline, columns.arrow, parts.rows.pipeline.conditions(), shared=parts.rows.shared)
+        StateLog(parts.rows.pipeline, types, parts.rows.pipeline.conditions(), shared=parts.rows.shared)
 
 
 def looked_at(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Problem]]:
@@ -472,7 +473,7 @@ def looked_at(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Probl
     opened = open_source(pipeline)
     seen = measured(pipeline, opened)
     wrong = None if seen is None else seen.problem(pipeline)
-    columns = Columns.of(opened.schema_json)
+    columns = Columns.of_source(opened)
     is_date = columns.type_of(pipeline.time.column).typeName() == "date" or pipeline.time.column in opened.days
     note = shifted_dates(pipeline, is_date=True) if is_date else None
     lines = ["its rows can be read by Spark only; none was read" if seen is None else seen.describe(), *([] if note is None else [note])]

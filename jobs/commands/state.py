@@ -33,6 +33,7 @@ from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.commands.summaries import bound, facts_table, titled
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, named_values, show
 from windowmill.jobs.json_lines import plain
+from windowmill.jobs.sources.steps import Steps
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, FIRST, KIND, LIVE, NEXT, NODE_LEVEL, NUMBER_OF, POSITION, SEQUENCE, TIME
 from windowmill.windowing.columnar.hashes import REMEDY
@@ -142,12 +143,13 @@ class View(ABC):
         yield table
 
 
-def source_types(ledger: Ledger, path: str) -> dict[str, pa.DataType]:
-    """Types of the source's columns, as the last plan read them."""
+def source_types(ledger: Ledger, path: str, pipeline: Pipeline) -> dict[str, pa.DataType]:
+    """Types of the source's columns, as the last plan read them, and of those that steps of ``pipeline`` make."""
     newest = ledger.newest
     if newest is None:
         raise StateError(f"state {path}: there is no ledger in its folder; restore the folder from a copy")
-    return {field.name: field.type for field in pa.schema(Schema.from_json(newest.plan.source_schema).to_arrow())}
+    types = {field.name: field.type for field in pa.schema(Schema.from_json(newest.plan.source_schema).to_arrow())}
+    return types | dict(Steps.of(pipeline, types).made)
 
 
 def partials_told(partials: Mapping[str, Any], objects: Set[str]) -> dict[str, Any]:
@@ -193,7 +195,7 @@ class PositionsView(View):
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
         super().__init__(pipeline, ledger, limit)
-        types = source_types(ledger, path)
+        types = source_types(ledger, path, pipeline)
         self._layout = Layout.of(pipeline, types)
         self._state = PositionState(pipeline, types, self._layout)
         self.inspection = PositionsInspection(path, pipeline.keys, self.next_batch)
@@ -253,7 +255,7 @@ class LiveRowsView(View):
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int, layouts: Sequence[StateLayout] = ()) -> None:
         super().__init__(pipeline, ledger, limit)
-        log = StateLog(pipeline, source_types(ledger, path), pipeline.conditions(), shared=len(layouts) > 1)
+        log = StateLog(pipeline, source_types(ledger, path, pipeline), pipeline.conditions(), shared=len(layouts) > 1)
         own = own_rows("live rows", layouts or ["live rows"]).sql
         self.inspection = LogInspection(path, list(log.keys.values()), self.next_batch, log.tables, own)
         self.labels = log.keys
@@ -321,7 +323,7 @@ class SlicesView(View):
         super().__init__(pipeline, ledger, limit)
         self._grids = Grids.of(pipeline)
         self._needed_from = None if self.emitted is None else self._grids.first_slice_after(self.emitted)
-        layout = Layout.of(pipeline, source_types(ledger, path))
+        layout = Layout.of(pipeline, source_types(ledger, path, pipeline))
         self._objects = {held.name for held in layout.objects}
         partials = [column for column, _ in layout.stored_columns]
         self.inspection = SlicesInspection(
@@ -405,7 +407,7 @@ class SessionsView(View):
 
     def __init__(self, pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> None:
         super().__init__(pipeline, ledger, limit)
-        layout = Layout.of(pipeline, source_types(ledger, path))
+        layout = Layout.of(pipeline, source_types(ledger, path, pipeline))
         sessions = Sessions.of(pipeline, layout)
         self._limits = sessions.limits
         self._objects = {held.name for held in layout.objects}
@@ -485,7 +487,7 @@ def _made_by(ledger: Ledger, path: str) -> str:
 
 
 def _view(pipeline: Pipeline, ledger: Ledger, path: str, limit: int) -> View:
-    parts, views = divide(pipeline, source_types(ledger, path)), dict[StateLayout, View]()
+    parts, views = divide(pipeline, source_types(ledger, path, pipeline)), dict[StateLayout, View]()
     if parts.slices is not None:
         views["slices"] = SlicesView(parts.slices.pipeline, ledger, path, limit)
     if parts.sessions is not None:

@@ -28,13 +28,14 @@ from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import seen_after
 from windowmill.jobs.layouts.output import Output, Role, RowWriter
 from windowmill.jobs.schedulers.local import NewRows, compute_parts, load
-from windowmill.jobs.sources.unusable_rows import EventTimes
+from windowmill.jobs.sources.steps import Steps
+from windowmill.jobs.sources.unusable_rows import EventTimes, details_of, reasons_of
 from windowmill.jobs.spec_checks import condition_problems, function_problems, import_from_here, refuse_first
 from windowmill.windowing import reference
 from windowmill.windowing.aggregates import argument_types
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.bounds import check_lengths
-from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, RETRACTED, ROW, TAKEN
+from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, RETRACTED, ROW, TAKEN, UNREAD
 from windowmill.windowing.columnar.results import Column, ResultTable, gives_json, key_ranks, with_retracted
 from windowmill.windowing.columnar.rows import Keys, plain
 from windowmill.windowing.counts import Counts
@@ -340,7 +341,7 @@ def attempt(
     rows = read_rows(data, pipeline)
     masks: dict[str, pa.BooleanArray] = {}
     if engine != "spark":
-        rows, masks = _judged(rows, pipeline)
+        rows, masks = _judged(_behind_steps(rows, pipeline), pipeline)
     # Unless the spec asks for it, results do not depend on the clock.
     latest = pipeline.time.latest(int((time.time() if now is None else now) * 1_000_000), by_default=False)
     run = ENGINES[engine](pipeline, math.inf if latest is None else latest)
@@ -411,18 +412,45 @@ def _write(pieces: Iterable[bytes | pa.Buffer], out: TextIO) -> None:
     out.flush()
 
 
+def _behind_steps(rows: JsonRows, pipeline: Pipeline) -> JsonRows:
+    """The rows that filters of the steps leave, with the columns that steps make; those on which one fails are refused."""
+    if not pipeline.row_steps or not rows.table.num_rows:
+        return rows
+    table = _in_utc(rows.table)
+    steps = Steps.of(pipeline, {field.name: field.type for field in table.schema})
+    for where, why in steps.outside.items():
+        raise UnsupportedError(f"pipeline {pipeline.pipeline}: {where}: {why}; use --engine spark")
+    behind = steps.over(table.append_column(ROW, pa.array(np.arange(table.num_rows))))
+    unread, places = behind.column(UNREAD), behind.column(ROW).to_numpy()
+    reasons, details = reasons_of(unread).to_pylist(), details_of(unread)
+    refused = [
+        RefusedRow(rows.lines[place], reason, detail, rows.raw[place])
+        for place, reason, detail in zip(places.tolist(), reasons, details, strict=True)
+        if reason is not None
+    ]
+    on = pc.is_null(unread)
+    left = np.zeros(table.num_rows, np.bool_)
+    left[places[np.asarray(on)]] = True
+    kept = rows.where(pa.array(left))
+    return replace(kept, table=behind.filter(on).drop_columns([ROW, UNREAD]), refused=[*rows.refused, *refused])
+
+
+def _in_utc(table: pa.Table) -> pa.Table:
+    """``table`` with instants in UTC, as those of JSON are."""
+    fields = [field.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(field.type) else field for field in table.schema]
+    return table.cast(pa.schema(fields))
+
+
 def _judged(rows: JsonRows, pipeline: Pipeline) -> tuple[JsonRows, dict[str, pa.BooleanArray]]:
     """The rows that the source's filter leaves and on which no condition fails, and where each of the spec's conditions is true of them.
 
     A condition reads one row, so conditions are evaluated for all rows at once: a query a batch costs 20 ms and more.
     """
-    wanted = pipeline.source.filter if pipeline.source and pipeline.source.filter else None
+    wanted = pipeline.own_filter
     conditions = pipeline.conditions()
     if not rows.table.num_rows or not (wanted or conditions):
         return rows, {condition: pa.array([], pa.bool_()) for condition in conditions}
-    # Times of JSON are instants in UTC.
-    fields = [field.with_type(pa.timestamp("us", "UTC")) if pa.types.is_timestamp(field.type) else field for field in rows.table.schema]
-    found = evaluate(tuple(dict.fromkeys([*([wanted] if wanted else []), *conditions])), rows.table.cast(pa.schema(fields)))
+    found = evaluate(tuple(dict.fromkeys([*([wanted] if wanted else []), *conditions])), _in_utc(rows.table))
     read = np.ones(rows.table.num_rows, np.bool_)
     if wanted:
         read = _mask(found[wanted].holds) | _mask(found[wanted].failed)

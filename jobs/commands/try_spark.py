@@ -15,7 +15,7 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.spark_files import judged
 from windowmill.jobs.spark.access import frame_of
 from windowmill.jobs.spark.session import shipment_of, spark_session
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline, Step
 
 if TYPE_CHECKING:
     from windowmill.jobs.spark.access import DataFrame
@@ -43,14 +43,22 @@ class SparkEngine:
         spark = spark_session("windowmill try", brief=True, shipment=shipment_of(self._pipeline), say=report)
         frame = frame_of(spark, rows.cast(pa.schema(typed)))
         frame, failed = self._read(frame)
-        found = evaluate(frame, self._pipeline, arrival=_COMMIT, label=_PLACE, final=final, latest=self._latest)
+        found = evaluate(frame, self._with_filter, arrival=_COMMIT, label=_PLACE, final=final, latest=self._latest)
         assert found.refused is not None
         refused = sorted([*failed, *((row[_PLACE], row["_reason"]) for row in found.refused.collect())])
         return Results(results_in_order([found.rows.toArrow()], self._pipeline), refused)
 
+    @property
+    def _with_filter(self) -> Pipeline:
+        """The pipeline, of whose steps the source's filter is the first, as ``evaluate`` takes none from a source."""
+        pipeline = self._pipeline
+        if pipeline.source is None or pipeline.source.filter is None or pipeline.own_filter is not None:
+            return pipeline
+        return pipeline.model_copy(update={"steps": (Step(filter=pipeline.source.filter), *pipeline.steps)})
+
     def _read(self, frame: DataFrame) -> tuple[DataFrame, list[tuple[int, str]]]:
         """The rows that the source's filter leaves, and places and reasons of those on which it fails."""
-        wanted = self._pipeline.source.filter if self._pipeline.source else None
+        wanted = self._pipeline.own_filter
         if not wanted:
             return frame, []
         chosen, failed = judged(wanted, Columns(frame.schema).in_conditions)

@@ -211,6 +211,15 @@ def _type_of(node: exp.DataType) -> pa.DataType:
     return found
 
 
+def type_of_cast(text: str) -> pa.DataType | None:
+    """The type of an expression that is a cast as a whole; null if it is none, or one to a type that is not known here."""
+    tree = parsed(text).unnest()
+    try:
+        return _type_of(tree.to) if isinstance(tree, exp.Cast | exp.TryCast) else None
+    except OutsideError:
+        return None
+
+
 @rule(*_ARITHMETIC)
 def _arithmetic(own: Evaluator, node: exp.Binary) -> Value:
     left, right, sign = own.value(node.left), own.value(node.right), _ARITHMETIC[type(node)]

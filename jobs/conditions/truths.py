@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 
 def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
-    """Every condition on the source's rows, as pairs (path of the field, text)."""
-    if pipeline.source is not None and pipeline.source.filter is not None:
-        yield "source.filter", pipeline.source.filter
+    """Every condition on the rows that windows see, and the source's own filter, as pairs (path of the field, text)."""
+    if pipeline.own_filter is not None:
+        yield "source.filter", pipeline.own_filter
     for index, window in enumerate(pipeline.windows):
         for name, text in window.conditions().items():
             yield f"windows.{index}.{name}", text
@@ -58,8 +58,8 @@ def expression_value(text: str, columns: Mapping[str, pa.Array], n: int) -> Valu
 
 
 def every_condition(pipeline: Pipeline) -> tuple[str, ...]:
-    """The distinct conditions in the spec, the source's filter first."""
-    own = (pipeline.source.filter,) if pipeline.source is not None and pipeline.source.filter else ()
+    """The distinct conditions in the spec, the source's own filter first; those of steps are none of them."""
+    own = (pipeline.own_filter,) if pipeline.own_filter else ()
     return tuple(dict.fromkeys((*own, *pipeline.conditions())))
 
 
@@ -159,8 +159,9 @@ def instants_of(pipeline: Pipeline) -> set[str]:
 
 
 def in_conditions(pipeline: Pipeline) -> set[str]:
-    """Names of the columns that conditions read."""
-    return {name for _, condition in conditions_by_field(pipeline) for name in columns_of(condition)}
+    """Names of the columns that conditions and steps read."""
+    texts = [text for _, text in conditions_by_field(pipeline)] + [step.text for step in pipeline.row_steps]
+    return {name for text in texts for name in columns_of(text)}
 
 
 def columns_used(pipeline: Pipeline) -> tuple[dict[str, str], dict[str, str]]:
@@ -169,21 +170,22 @@ def columns_used(pipeline: Pipeline) -> tuple[dict[str, str], dict[str, str]]:
     Each column comes with the path of the first field that names it.
     """
     uses: dict[str, str] = {}
-    named = [("time.column", pipeline.time.column), *([("time.end", pipeline.time.end)] if pipeline.time.end else [])]
-    axis = [name for _, name in named]
-    named += [(f"keys.{index}", name) for index, name in enumerate(pipeline.keys)]
-    named += [(f"time.tie_break.{index}", name) for index, name in enumerate(pipeline.time.tie_break)]
-    for label, aggregate in pipeline.aggregates.items():
-        named += [(f"aggregates.{label}", name) for name in aggregate.columns]
+    for aggregate in pipeline.aggregates.values():
         if (takes := aggregate.declaration.takes) in ("number", "boolean"):
             uses |= dict.fromkeys(aggregate.columns, takes)
-    for index, window in enumerate(pipeline.windows):
-        for at, use in window.columns().items():
-            named.append((f"windows.{index}.{at}", use.column))
-            uses[use.column] = "number"  # or an instant, as below; an integer axis has none
-    for where, condition in conditions_by_field(pipeline):
-        named += [(where, name) for name in sorted(columns_of(condition))]
+    for window in pipeline.windows:
+        uses |= {use.column: "number" for use in window.columns().values()}  # or an instant, as below; an integer axis has none
+    axis = [pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else [])]
     uses |= dict.fromkeys(axis, "integer") | dict.fromkeys(instants_of(pipeline), "instant")
+    named = [
+        *pipeline.plain_columns(),
+        *((where, name) for where, text in conditions_by_field(pipeline) for name in sorted(columns_of(text))),
+    ]
+    for path, made, text in reversed(pipeline.row_steps):
+        # What a step makes of other columns is read of those, and may be of any type.
+        named = [(where, name) for where, name in named if made is None or name.lower() != made.lower()]
+        uses = {name: use for name, use in uses.items() if made is None or name.lower() != made.lower()}
+        named += [(path, name) for name in sorted(columns_of(text))]
     fields: dict[str, str] = {}
     for where, name in named:
         fields.setdefault(name, where)

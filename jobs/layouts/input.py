@@ -136,7 +136,7 @@ class Input:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceInput(Input):
-    """As :class:`Input`, for rows that Spark can read; ``columns`` are those of the source."""
+    """As :class:`Input`, for rows that Spark can read; ``columns`` are those that windows see."""
 
     columns: Columns
     types: Mapping[str, pa.DataType] = field(init=False)
@@ -167,7 +167,7 @@ class TableInput(SourceInput):
             latest = plan.seen if latest is None else min(latest, plan.seen)
         return cls(
             pipeline=pipeline,
-            columns=Columns.of(plan.source_schema),
+            columns=Columns.of(plan.source_schema).seen_by(pipeline),
             batch=plan.batch,
             # A batch that replaces the state, or recomputes a range, computes everything as the pipeline's first batch would.
             seen=None if plan.rereads or plan.replaces_state else plan.seen,
@@ -182,7 +182,7 @@ class TableInput(SourceInput):
             latest=latest,
             check=check,
             kept_gaps=plan.keeps_gaps,
-            has_unread=source.has_unread,
+            has_unread=source.may_refuse,
             reads_state=plan.range is None and not plan.replaces_state,
             recomputes_range=plan.range is not None and not plan.builds_state,
             is_limited=True,

@@ -21,7 +21,7 @@ from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.json_lines import to_json
 from windowmill.jobs.layouts.input import Emission, TableInput
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
-from windowmill.jobs.sources.unusable_rows import REASONS, TOO_LATE, details_of, with_texts
+from windowmill.jobs.sources.unusable_rows import REASONS, TOO_LATE, details_of, failure_of, with_texts
 from windowmill.windowing import errors
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import (
@@ -144,7 +144,7 @@ def combine_counts(parts: Sequence[Part], done: Sequence[Output], refused: int) 
 
 def check_balance(batch: TableInput, counts: Counts) -> None:
     """Raise ``WindowmillError`` if the rows of ``batch`` do not balance."""
-    filtered, read = batch.runnable.source.filter is not None, counts.rows_read
+    filtered, read = batch.pipeline.filters_rows, counts.rows_read
     by_log, is_known = sum(file.rows or 0 for file in batch.reading.files), all(file.rows is not None for file in batch.reading.files)
     may_be_fewer = filtered or not all(file.is_counted for file in batch.reading.files)
     is_balanced = read == counts.rows_applied + counts.rows_quarantined
@@ -244,11 +244,6 @@ class QuarantineRows:
         least, greatest = PRINTABLE
         printable = pc.and_(pc.greater_equal(points, least), pc.less_equal(points, greatest))
         return pc.if_else(printable, points, pa.scalar(None, pa.int64())).cast(pa.timestamp("us", "UTC"))
-
-
-def failure_of(condition: str) -> str:
-    """The sentence about a condition that fails on a row."""
-    return f"condition {condition!r} fails on the row"
 
 
 def encoded(value: object) -> bytes:

@@ -54,7 +54,7 @@ class NewRows:
             raise limits.OnlySparkError(f"the source's rows need Spark: {_why(batch)}") from err
 
         def whole() -> pa.Table | None:
-            return plain.read(list(plain.form.types), [], latest=latest) if json_lines.has_spark_json(plain.form.types.values()) else None
+            return plain.read(list(plain.types), [], latest=latest) if json_lines.has_spark_json(plain.types.values()) else None
 
         return cls(read.drop_columns([VERSION]), whole)
 

@@ -38,7 +38,7 @@ from windowmill.jobs.layouts.base import (
     emits_within_range_only,
 )
 from windowmill.jobs.layouts.lateness import JUDGED_BY, marked, too_late_among, usable, usable_times
-from windowmill.jobs.layouts.output import FAILURE, JSON, RETURNED, Output, QuarantineRows, encode_result, failure_of
+from windowmill.jobs.layouts.output import FAILURE, JSON, RETURNED, Output, QuarantineRows, encode_result
 from windowmill.jobs.schedulers.exchange import (
     Exchange,
     RowsOfFrame,
@@ -52,7 +52,7 @@ from windowmill.jobs.schedulers.file_rows import FileRows, Survey, Times, examin
 from windowmill.jobs.schedulers.writing import OutputWriter, Targets
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.spark_files import failing, read_rows, truth
-from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, EventTimes, with_too_late
+from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, EventTimes, failure_of, with_too_late
 from windowmill.jobs.spark.access import frame_of, map_in_arrow, mapped
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, ROW, TIME, UNREAD, UNTIL_OF, VERSION, WATERMARK_OF
@@ -215,8 +215,8 @@ class Quarantining:
 
     def write_of_files(self, spark: SparkSession, new: FileRows) -> Output | None:
         """Have tasks write those of ``new`` that were not applied; null if only Spark can read all columns, or write them as JSON."""
-        types = new.plain.form.types
-        if not json_lines.has_spark_json(types.values()) or examined_all(spark, new.plain, list(types), new.options) is None:
+        plain = new.plain
+        if not json_lines.has_spark_json(plain.types.values()) or examined_all(spark, plain, list(plain.form.types), new.options) is None:
             return None
         return output_of(map_in_arrow(numbers_of_tasks(spark, len(new.tasks)), partial(_write_of_files, self, new), RETURNED))
 
@@ -254,7 +254,7 @@ class Quarantining:
 
     def of_task(self, new: FileRows, task: int) -> Iterator[pa.Table]:
         """The rows of the quarantine table for the rows of a task that reads files."""
-        names = list(new.plain.form.types)
+        names = list(new.plain.types)
         for part, batches in new.parts(task):
             found = [self.not_applied(arrived).select([ROW, REASON, WATERMARK_OF]) for arrived in batches]
             chosen = pa.concat_tables(found) if found else None

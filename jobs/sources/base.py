@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
 
@@ -168,6 +168,8 @@ class SourceTable(ABC):
         What the spec uses of its rows.
     days
         Columns of instants that are days in all files from which columns were found.
+    reader
+        The pipeline whose steps its rows go through; null if they go through none.
     """
 
     path: str
@@ -179,14 +181,20 @@ class SourceTable(ABC):
     untyped: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
     expected: ExpectedColumns = field(default_factory=ExpectedColumns, repr=False, compare=False)
     days: frozenset[str] = field(default=frozenset(), repr=False, compare=False, kw_only=True)
+    reader: Pipeline | None = field(default=None, repr=False, compare=False, kw_only=True)
     #: What a file of it is called, for messages.
     unit: ClassVar[str] = "file"
     #: Whether the rows that a version changed can be found, so that ``windowmill restate`` takes them up.
     is_restatable: ClassVar[bool] = False
     #: Whether its files may be restated by their names.
     names_files: ClassVar[bool] = False
-    #: Whether rows come with the column ``UNREAD``.
+    #: Whether rows of its files come with the column ``UNREAD``.
     has_unread: ClassVar[bool] = False
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether rows come with the column ``UNREAD`` once they have gone through the steps."""
+        return self.has_unread or self.reader is not None
 
     def used_by(self, pipeline: Pipeline) -> Self:  # noqa: ARG002 - for kinds whose values are texts
         """The source as ``pipeline`` uses it."""
@@ -418,9 +426,11 @@ def open_source(pipeline: Pipeline, probed: Any = None) -> SourceTable:
     for where, problem in kind_problems(settings):
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: {where}: {problem}")
     kind = KINDS[settings.format]
+    reader = pipeline if pipeline.row_steps else None
     if not kind.records:
-        return resolve(kind.open)(settings) if probed is None else probed  # all values of a Delta table fit their columns
+        found: SourceTable = resolve(kind.open)(settings) if probed is None else probed
+        return found if reader is None else replace(found, reader=reader)  # all values of a Delta table fit their columns
     has_place = pipeline.sink is not None or pipeline.checkpoints is not None
     record = Places.of(pipeline).source_files if has_place else None
     opened: SourceTable = resolve(kind.open)(settings, record, *(() if kind.probe is None else (probed,)))
-    return opened.used_by(pipeline)
+    return replace(opened.used_by(pipeline), reader=reader)

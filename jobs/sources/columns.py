@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -18,11 +18,15 @@ from windowmill.checkpoints.committer import widens
 from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition, read_by
 from windowmill.jobs.sources.options import TEXT_FORMATS
+from windowmill.jobs.sources.steps import NO_STEPS, Steps
 from windowmill.windowing.columnar.added_columns import TAKEN
 from windowmill.windowing.errors import SourceSchemaError, first_line, no_column
 from windowmill.windowing.kernels.layout import WiderPartials
 from windowmill.windowing.layouts import divide, live_columns
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Pipeline, is_field
+
+if TYPE_CHECKING:
+    from windowmill.jobs.sources.base import SourceTable
 
 #: Metadata of a column under column mapping: its id in the table and its name in the files, which it keeps when it is renamed.
 COLUMN_ID, PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
@@ -41,6 +45,12 @@ class Columns:
     def of(cls, schema_json: str) -> Columns:
         """The columns of a schema written as the JSON of a Spark ``StructType``."""
         return cls(T.StructType.fromJson(json.loads(schema_json)))
+
+    @classmethod
+    def of_source(cls, source: SourceTable) -> Columns:
+        """The columns of ``source`` that windows see: those that are left by the steps which its rows go through."""
+        own = cls.of(source.schema_json)
+        return own if source.reader is None else own.seen_by(source.reader)
 
     @classmethod
     def of_arrow(cls, schema: pa.Schema) -> Columns:
@@ -68,6 +78,19 @@ class Columns:
             if is_collated or _paddings(field):
                 odd.add(field.name)
         return {name: kind for name, kind in self.arrow.items() if name not in odd}
+
+    def steps(self, pipeline: Pipeline) -> Steps:
+        """The steps of ``pipeline`` over these columns; raises as :meth:`.Steps.of`."""
+        known = self.in_conditions
+        return Steps.of(pipeline, self.arrow, [name for name in self.struct.names if name not in known]) if pipeline.row_steps else NO_STEPS
+
+    def seen_by(self, pipeline: Pipeline) -> Columns:
+        """The columns that windows of ``pipeline`` see: these, with those that its steps make; raises as :meth:`.Steps.of`."""
+        steps = self.steps(pipeline)
+        if not steps.made:
+            return self
+        made = {name: T.StructField(name, from_arrow_type(kind, prefer_timestamp_ntz=True)) for name, kind in steps.made.items()}
+        return Columns(T.StructType([made.get(name) or self.struct[name] for name in steps.after(self.struct.names)]))
 
     @property
     def taken(self) -> str | None:
@@ -97,12 +120,34 @@ class Columns:
         ``unread`` are further columns of the source that are not read, each with the reason; ``untyped`` those of these that
         have no value yet.
         """
-        for where, problem in self._problems(pipeline, place, unread, untyped):
-            raise SourceSchemaError(f"pipeline {pipeline.pipeline}: {where}: {problem}")
 
-    def _problems(self, pipeline: Pipeline, place: str, unread: Mapping[str, str], untyped: Collection[str]) -> Iterator[tuple[str, str]]:
-        for name in used_columns(pipeline, unread):
-            yield place, f"column {name!r} {unread[name]}; write it in one type that is read, or give the columns as source.options.schema"
+        def refuse(problems: Iterator[tuple[str, str]]) -> None:
+            for where, problem in problems:
+                raise SourceSchemaError(f"pipeline {pipeline.pipeline}: {where}: {problem}")
+
+        refuse(self._unread(pipeline, place, unread, untyped))
+        refuse(self.seen_by(pipeline).misfits(pipeline, place, untyped))
+
+    def _unread(self, pipeline: Pipeline, place: str, unread: Mapping[str, str], untyped: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Problems of columns that are read, before steps."""
+        instead = "give the columns as source.options.schema"
+        for name in read_columns(pipeline, unread):
+            yield place, f"column {name!r} {unread[name]}; write it in one type that is read, or {instead}"
+        for step in pipeline.row_steps:
+            for name in read_by([step.text], untyped):
+                why = f"column {name!r} of {place} has no value yet, so that its type is not known"
+                yield step.field, f"{why}; {instead}, or run when a file has a value"
+            path = step.text.replace("`", "")
+            if (
+                step.column in pipeline.keys
+                and step.column in self.struct.names
+                and is_field(path)
+                and path.replace(".", "_") == step.column
+            ):
+                yield "keys", f"{step.column!r}, the name of {path}, is a column of {place} too; give the field another name by a step"
+
+    def misfits(self, pipeline: Pipeline, place: str, untyped: Collection[str]) -> Iterator[tuple[str, str]]:
+        """Problems of the columns, which windows of ``pipeline`` see, as pairs (path of the field, problem and remedy)."""
         keys = [(f"keys.{index}", name) for index, name in enumerate(pipeline.keys)]
         ties = [(f"time.tie_break.{index}", name) for index, name in enumerate(pipeline.time.tie_break)]
         axis = [("time.column", pipeline.time.column), *([("time.end", pipeline.time.end)] if pipeline.time.end else [])]
@@ -159,8 +204,15 @@ def physical_name(field: T.StructField) -> str:
     return str(field.metadata.get(PHYSICAL, field.name))
 
 
+def read_columns(pipeline: Pipeline, names: Iterable[str]) -> list[str]:
+    """Those of the source's columns ``names`` that the pipeline reads: those that its spec names, and those that its steps read."""
+    names, steps = list(names), Steps(pipeline.row_steps)
+    made = [step.column for step in steps.steps if step.column is not None]
+    return steps.read(used_columns(pipeline, [*names, *made]), names) if steps else used_columns(pipeline, names)
+
+
 def used_columns(pipeline: Pipeline, names: Iterable[str]) -> list[str]:
-    """Those of the source's columns ``names`` that the spec names, and those that windows over whole rows keep."""
+    """Those of the columns ``names`` behind the last step that the spec names, and those that windows over whole rows keep."""
     names = list(names)
     used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, names)}
     used |= set(read_by(every_condition(pipeline), names))
@@ -174,7 +226,8 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
     stored = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
-    used = set(used_columns(pipeline, old.names))
+    stored |= set(Steps(pipeline.row_steps).read((), old.names))  # what is made of them may be
+    used = set(read_columns(pipeline, old.names))
     for field in old:
         if field.name not in used:
             continue
@@ -289,15 +342,16 @@ def _why_not_wider(pipeline: Pipeline, old: Columns, new: Columns, name: str) ->
     # Files of a folder are read as doubles where some hold whole numbers; no Delta table turns these into doubles.
     if not widens(*kinds) and not (pa.types.is_int64(kinds[0]) and pa.types.is_float64(kinds[1])):
         return ""
-    results = [Expressions.of(pipeline, columns.arrow).schema for columns in (old, new)]
+    types = [columns.seen_by(pipeline).arrow for columns in (old, new)]
+    results = [Expressions.of(pipeline, each).schema for each in types]
     for before, after in zip(*results, strict=True):
         if not widens(before.type, after.type):
             return f", by which {before.name} of the results would turn from {in_sql(before.type)} into {in_sql(after.type)}"
-    narrow, wide = (divide(pipeline, columns.arrow).layout for columns in (old, new))
+    narrow, wide = (divide(pipeline, each).layout for each in types)
     # Policies and partials that are objects hold values themselves: 1 and 1.0, or 1.5 and 1.50, would be two.
     holding = {use.column for window in pipeline.windows for use in window.columns().values()}
     holding |= {column for held in (narrow.objects if narrow is not None else ()) for column in held.spec.columns}
-    if WiderPartials.between(narrow, wide) is None or (name in holding and _form(kinds[0]) != _form(kinds[1])):
+    if WiderPartials.between(narrow, wide) is None or any(_form(types[0][each]) != _form(types[1][each]) for each in holding):
         return ", and the state holds partials of its values in the type that they had"
     return None
 

@@ -402,8 +402,10 @@ def times_from(source: SourceTable, reading: Reading, time: Time, begin: int) ->
 def spans(source: SourceTable, files: Sequence[AddedFile], column: str, tick_us: int) -> list[tuple[int, int, int] | None]:
     """For each file a lower bound of the times in ``column``, and a lower and an upper bound of the greatest; null without statistics.
 
-    Numbers count ``tick_us`` microseconds.
+    Numbers count ``tick_us`` microseconds. Of a column that a step makes there are none.
     """
+    if source.reader is not None and any(step.column == column for step in source.reader.row_steps):
+        return [None] * len(files)
     kind = next((field["type"] for field in json.loads(source.schema_json)["fields"] if field["name"] == column), None)
     if kind not in ("timestamp", "long", "integer", "short", "byte"):
         return [None] * len(files)

@@ -20,6 +20,7 @@ from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.parquet_columns import unreadable
 from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, OpenFile, read
+from windowmill.jobs.sources.steps import NO_STEPS, Steps
 from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.windowing.columnar.added_columns import CORRUPT, FAILED, FILE, REASON, ROW, TIME, UNREAD, UNTIL_OF, VERSION
 from windowmill.windowing.errors import SpecError
@@ -59,9 +60,11 @@ class PlainRows:
 
     ``files``: the files, in order of arrival.
     ``versions``: the version of each file; none if files have no versions.
-    ``conditions``: all conditions of the spec, including the filter.
+    ``form``: that of the columns of the files.
+    ``conditions``: all conditions of the spec, including the source's own filter.
+    ``has_unread``: whether rows of the files come with the column ``UNREAD``.
     ``answers``: those of Spark to conditions that only it evaluates.
-    ``has_unread``: as of :class:`.SourceTable`.
+    ``steps``: what rows go through.
     """
 
     pipeline: Pipeline
@@ -71,6 +74,7 @@ class PlainRows:
     conditions: Conditions
     has_unread: bool = False
     answers: Answers = NO_ANSWERS
+    steps: Steps = NO_STEPS
 
     @classmethod
     def of(cls, pipeline: Pipeline, source: SourceTable, reading: Reading, answers: Answers | None = NO_ANSWERS) -> PlainRows | None:
@@ -79,9 +83,12 @@ class PlainRows:
         Without the ``answers`` that its conditions need, the rows are null too, unless ``answers`` is null: they are asked for then.
         """
         columns = Columns.of(source.schema_json)
+        steps = NO_STEPS if source.reader is None else columns.steps(source.reader)
         try:
-            conditions = local_conditions(pipeline, columns)
+            conditions = local_conditions(pipeline, Columns.of_source(source))
         except NotPlainError:
+            return None
+        if steps.outside:
             return None
         if answers is not None and not conditions.outside.keys() <= answers.holds.keys():
             return None
@@ -89,7 +96,19 @@ class PlainRows:
         if files is None:
             return None
         form = Form(columns.arrow, columns.fixed_lengths)
-        return cls(pipeline, files, [file.version for file in reading.files], form, conditions, source.has_unread, answers or NO_ANSWERS)
+        versions = [file.version for file in reading.files]
+        return cls(pipeline, files, versions, form, conditions, source.has_unread, answers or NO_ANSWERS, steps)
+
+    @property
+    def types(self) -> Mapping[str, pa.DataType]:
+        """Arrow type of each column that windows may see."""
+        types = {**self.form.types, **self.steps.made}
+        return {name: types[name] for name in self.steps.after(list(self.form.types))}
+
+    @property
+    def may_refuse(self) -> bool:
+        """Whether rows that have gone through the steps come with the column ``UNREAD``."""
+        return self.has_unread or bool(self.steps)
 
     def read(self, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> pa.Table | None:
         """As :meth:`read_here`; null if only Spark can read the rows."""
@@ -126,14 +145,16 @@ class PlainRows:
             yield self.evaluated(rows, columns, conditions, latest, part.index)
 
     def needed(self, columns: Sequence[str]) -> list[str]:
-        """``columns``, and those that event times and conditions read."""
+        """The columns of the files from which ``columns`` come, and those that event times and conditions read."""
         own = EventTimes(self.pipeline, None, self.has_unread).read
-        return list(dict.fromkeys([*columns, *own, *read_by(self.conditions.texts, self.form.types)]))
+        wanted = list(dict.fromkeys([*columns, *own, *read_by(self.conditions.texts, self.types)]))
+        return wanted if not self.steps else [*self.steps.read(wanted, list(self.form.types)), *([UNREAD] if self.has_unread else [])]
 
     def evaluated(
         self, rows: pa.Table, columns: Sequence[str], conditions: Sequence[str], latest: int | None, file: int | None = None
     ) -> pa.Table:
         """``rows`` as read, all of one ``file`` or with the index of each in a column, with what :meth:`read` adds."""
+        rows = self.steps.over(rows)
         truths = self.conditions.over(rows)
         for condition in self.conditions.outside:
             place, holds = rows.column(ROW).to_numpy(), np.zeros(rows.num_rows, np.bool_)
@@ -143,12 +164,12 @@ class PlainRows:
             truths[condition] = Truth(pa.array(holds), pa.array(np.zeros(rows.num_rows, np.bool_)))
         if truths:
             rows = rows.append_column(FAILED, reduce(pc.or_, (truth.failed for truth in truths.values())))
-        rows = EventTimes(self.pipeline, latest, self.has_unread).of(rows)
+        rows = EventTimes(self.pipeline, latest, self.may_refuse).of(rows)
         for condition in conditions:
             holds = truths[condition].holds
             known = rows.column(REASON).null_count == rows.num_rows
             rows = rows.append_column(condition_column(condition), holds if known else pc.and_(holds, pc.is_null(rows.column(REASON))))
-        wanted = self.pipeline.source.filter if self.pipeline.source is not None else None
+        wanted = self.pipeline.own_filter
         if wanted:
             # Rows on which the filter fails, or that could not be read, are kept for quarantine.
             kept = pc.or_(truths[wanted].holds, truths[wanted].failed)
@@ -188,7 +209,7 @@ def batches_of(file: PlainFile, form: Form, columns: Sequence[str]) -> Iterator[
 
 
 def local_conditions(pipeline: Pipeline, columns: Columns) -> Conditions:
-    """All conditions of the spec; raises ``NotPlainError``, saying why, if only Spark can give a column its values."""
+    """All conditions of the spec over ``columns``; raises ``NotPlainError``, saying why, if only Spark can give one its values."""
     # A source that lacks the column is refused later.
     for name in filter(None, (pipeline.time.column, pipeline.time.end)):
         kind = columns.arrow.get(name, pa.null())

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial, reduce
+from itertools import groupby
 from operator import or_
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -22,6 +23,7 @@ import pyarrow.compute as pc
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from windowmill.checkpoints.places import Runnable
@@ -32,6 +34,7 @@ from windowmill.jobs.sources.base import AddedFile, PlainFile, Reading, SourceTa
 from windowmill.jobs.sources.columns import DECLARED, Columns, physical_name, with_fields
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.plain_rows import batches_of, keeps_unread, places
+from windowmill.jobs.sources.steps import Steps
 from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.jobs.spark.access import UNESCAPED, access_to, frame_of, map_in_arrow
 from windowmill.jobs.spark.spark_settings import ABSOLUTE, full_path, literal_path, reader_options, spark_path
@@ -46,6 +49,8 @@ if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
 _HOLDS, _FAILS = 1, 2
+#: A column that Spark computes for a step, until it has the name.
+_COMPUTED, _KEPT = "_ computed", "_ kept"
 #: Parts of the names of types and functions whose result may depend on the session's zone.
 _ABOUT_TIME = re.compile("csv|date|day|hour|interval|json|minute|month|quarter|second|time|unix|variant|week|xml|year|zone")
 #: A file, its index among those that are read, and its version.
@@ -222,20 +227,70 @@ def read_rows(
     columns = Columns.of(table.schema_json)
     if columns.taken is not None:
         raise SourceSchemaError(f"source {table.path}: the column name {columns.taken!r} is taken by windowmill; rename it in the source")
-    rows = table.rows(spark, reading)
-    wanted, pipeline = runnable.source.filter, runnable.pipeline
+    rows = rows_behind_steps(spark, table, reading)
+    columns = Columns.of_source(table)
+    wanted, pipeline = runnable.pipeline.own_filter, runnable.pipeline
     if wanted:
         chosen, failed = judged(wanted, columns.in_conditions)
         # Rows on which the filter fails, or that could not be read, are kept for quarantine.
         kept = [failed] if failed is not None else []
-        kept += [F.col(backquoted(UNREAD)).isNotNull()] if table.has_unread and keeps_unread(wanted) else []
+        kept += [F.col(backquoted(UNREAD)).isNotNull()] if table.may_refuse and keeps_unread(wanted) else []
         rows = rows.where(reduce(or_, kept, F.coalesce(chosen, F.lit(False))) if kept else chosen)
-    times = EventTimes(pipeline, pipeline.time.latest(now_us), table.has_unread)
+    times = EventTimes(pipeline, pipeline.time.latest(now_us), table.may_refuse)
     if select is None:
         return with_event_times(rows, times, columns)
     # Spark would move filters on event times, and with them the function of Python that gives these, below joins by which `select`
     # leaves few rows, and apply it to all.
     return with_event_times(select(rows), times, columns, in_place=True)
+
+
+def rows_behind_steps(spark: SparkSession, table: SourceTable, reading: Reading) -> DataFrame:
+    """The rows of :meth:`.SourceTable.rows` that filters of the steps leave, with the columns that steps make, and then ``UNREAD``."""
+    rows = table.rows(spark, reading)
+    return rows if table.reader is None else behind_steps(rows, table.reader, Columns.of(table.schema_json))
+
+
+def behind_steps(rows: DataFrame, pipeline: Pipeline, columns: Columns) -> DataFrame:
+    """``rows``, of which ``columns`` are those of the source, once they have gone through the steps of ``pipeline``."""
+    steps = columns.steps(pipeline)
+    if UNREAD not in rows.columns:
+        rows = rows.withColumn(UNREAD, F.lit(None).cast("string"))
+    for is_outside, group in groupby(steps.steps, key=lambda step: step.field in steps.outside):
+        own = list(group)
+        if not is_outside:
+            rows = _by_steps(rows, replace(steps, steps=own))
+        for step in own if is_outside else ():
+            value = F.expr(step.text)
+            if step.column is not None:
+                same = [name for name in rows.columns if name.lower() == step.column.lower()]
+                rows = rows.withColumn(_COMPUTED, value).drop(*same).withColumnRenamed(_COMPUTED, step.column)
+            else:  # rows that could not be read, or on which an earlier step fails, are kept for quarantine
+                rows = rows.where(F.coalesce(value, F.lit(False)) | F.col(UNREAD).isNotNull())
+    return rows
+
+
+def _by_steps(rows: DataFrame, steps: Steps) -> DataFrame:
+    """``rows`` once tasks of Python have taken them through ``steps``, which read no other columns than they need."""
+    types = {field.name: field.type for field in to_arrow_schema(rows.schema, timezone="UTC")}
+    read = [*steps.read((), [name for name in types if name != UNREAD]), UNREAD]
+    columns, _, _ = steps.computed(pa.table({name: pa.array([], types[name]) for name in read}))
+    made = list(dict.fromkeys(step.column for step in steps.steps if step.column in columns and step.column is not None))
+    kinds = {name: columns[name].type for name in made} | {UNREAD: pa.string(), _KEPT: pa.bool_()}
+    fields = [StructField(f"_{n}", from_arrow_type(kind, prefer_timestamp_ntz=True)) for n, kind in enumerate(kinds.values())]
+
+    def found(*given: pa.Array) -> pa.Array:
+        columns, unread, kept = steps.computed(pa.table(list(given), names=read))
+        own = [*(columns[name] for name in made), unread, pa.array(kept)]
+        return pa.StructArray.from_arrays(own, names=[field.name for field in fields])
+
+    # Spark evaluates it once for each row, and moves no filter below it. PySpark advises against the function type, which its stubs want.
+    computed = arrow_udf(found, StructType(fields)).asNondeterministic()  # type: ignore[call-overload]
+    rows = rows.withColumn(_COMPUTED, computed(*(F.col(backquoted(name)) for name in read)))
+    gone = {name.lower() for name in kinds}
+    kept = [backquoted(name) for name in rows.columns if name.lower() not in gone and name != _COMPUTED]
+    own = [F.col(f"{backquoted(_COMPUTED)}._{n}").alias(name) for n, name in enumerate(kinds)]
+    rows = rows.select(*kept, *own)
+    return rows.where(F.col(backquoted(_KEPT))).drop(_KEPT)
 
 
 def with_event_times(rows: DataFrame, times: EventTimes, columns: Columns, *, in_place: bool = False) -> DataFrame:
@@ -303,12 +358,13 @@ def _by_arrow(condition: str, types: Mapping[str, pa.DataType]) -> Column:
     return column
 
 
-def asks_zone(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> str | None:
-    """A condition of the spec, without the filter, that Spark evaluates as written and whose truth may depend on the session's zone."""
-    for condition in pipeline.conditions():
-        if outside_problem(condition, types) is not None and _is_about_time(condition, types):
-            return condition
-    return None
+def asks_zone(pipeline: Pipeline, columns: Columns) -> str | None:
+    """A condition or step over ``columns``, without the source's filter, that Spark evaluates and that may depend on the session's zone."""
+    outside, types = columns.steps(pipeline).outside, columns.seen_by(pipeline).in_conditions
+    known = {**columns.in_conditions, **types}
+    texts = [step.text for step in pipeline.row_steps if step.field in outside]
+    texts += [condition for condition in pipeline.conditions() if outside_problem(condition, types) is not None]
+    return next((text for text in texts if _is_about_time(text, known)), None)
 
 
 def _is_about_time(condition: str, types: Mapping[str, pa.DataType]) -> bool:

@@ -33,7 +33,8 @@ from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, OpenFile, constant
 from windowmill.jobs.sources.plain_rows import batches_of
-from windowmill.jobs.sources.spark_files import rows_of
+from windowmill.jobs.sources.spark_files import behind_steps, rows_of
+from windowmill.jobs.sources.steps import NO_STEPS, Steps
 from windowmill.windowing.columnar.added_columns import FILE, ROW, UNREAD
 from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.errors import SourceRangeGoneError, first_line
@@ -71,7 +72,7 @@ class TableRows:
     @classmethod
     def of(cls, pipeline: Pipeline, source: DeltaSource | FolderSource, spark: Callable[[str], SparkSession]) -> TableRows:
         """The rows of ``source``, of which ``pipeline`` uses some columns."""
-        return cls(source, tuple(used_columns(pipeline, Columns.of(source.schema_json).struct.names)), spark)
+        return cls(source, tuple(used_columns(pipeline, Columns.of_source(source).struct.names)), spark)
 
     @property
     def table(self) -> DeltaSource:
@@ -81,8 +82,17 @@ class TableRows:
 
     @cached_property
     def types(self) -> Mapping[str, pa.DataType]:
-        """Arrow types of the source's columns."""
-        return Columns.of(self.source.schema_json).arrow
+        """Arrow types of the columns that windows see."""
+        return Columns.of_source(self.source).arrow
+
+    @cached_property
+    def _stored(self) -> Columns:
+        """The columns of the files."""
+        return Columns.of(self.source.schema_json)
+
+    @cached_property
+    def _steps(self) -> Steps:
+        return NO_STEPS if self.source.reader is None else self._stored.steps(self.source.reader)
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -111,8 +121,25 @@ class TableRows:
         """The rows of ``files`` in their order, some of one file at a time, with ``ROW`` behind their columns.
 
         Of ``columns`` values are those that runs read; of ``others`` those of types that Arrow does not read so are null. Rows of a
-        folder have ``UNREAD`` too.
+        folder, and rows that go through steps, have ``UNREAD`` too; rows that filters of steps leave out are none of them.
         """
+        if not self._steps:
+            yield from self._stored_rows(files, live, columns, others)
+            return
+        names, wanted = self._stored.struct.names, [*columns, *others]
+        read = self._steps.read(wanted, names)
+        if self._steps.outside:
+            yield from self._by_spark(files, live, wanted, behind=self._steps)
+            return
+        rest = [name for name in names if name in wanted and name not in read]
+        for file, rows in self._stored_rows(files, live, read, rest):
+            seen = self._steps.over(rows)
+            yield file, seen.select([*wanted, ROW, UNREAD])
+
+    def _stored_rows(
+        self, files: Sequence[AddedFile], live: Live, columns: Sequence[str], others: Sequence[str]
+    ) -> Iterator[tuple[AddedFile, pa.Table]]:
+        """The rows before they go through steps."""
         waiting: list[AddedFile] = []
         plain_files: Sequence[PlainFile | None] = self.source.plain_files(Reading(tuple(files))) or [None] * len(files)
         for file, plain in zip(files, plain_files, strict=True):
@@ -135,13 +162,14 @@ class TableRows:
             raise NotPlainError(self.source.path)
         if file.row_form is not None:
             return self._of_text(file, [*columns, *others])
-        form = Form(self.types, Columns.of(self.source.schema_json).fixed_lengths)
+        types = self._stored.arrow
+        form = Form(types, self._stored.fixed_lengths)
         opened = OpenFile(file, form)
         readable = [*columns]
         try:
             opened.check(columns)
             for name in {*columns, *others} - file.names.keys():
-                constant(file.constants.get(name), self.types[name])
+                constant(file.constants.get(name), types[name])
             for name in others:
                 with suppress(NotPlainError):
                     opened.check([name])
@@ -153,7 +181,7 @@ class TableRows:
 
     def _of_text(self, file: PlainFile, columns: Sequence[str]) -> Iterator[pa.Table]:
         first = 0
-        for batch in batches_of(file, Form(self.types), [*columns, UNREAD]):
+        for batch in batches_of(file, Form(self._stored.arrow), [*columns, UNREAD]):
             yield pa.Table.from_batches([batch]).append_column(ROW, pa.array(np.arange(first, first + batch.num_rows)))
             first += batch.num_rows
 
@@ -163,17 +191,25 @@ class TableRows:
             unread = [UNREAD] if self.source.has_unread else []
             for batch in opened.batches([*readable, *unread]):
                 rows = pa.Table.from_batches([batch])
-                own = {name: rows[name] if name in readable else pa.nulls(len(rows), self.types[name]) for name in columns}
+                own = {name: rows[name] if name in readable else pa.nulls(len(rows), self._stored.arrow[name]) for name in columns}
                 rows = pa.table(own | {name: rows[name] for name in unread})
                 yield rows.append_column(ROW, pa.array(np.arange(first, first + batch.num_rows)))
                 first += batch.num_rows
 
-    def _by_spark(self, files: Sequence[AddedFile], live: Live, columns: Sequence[str]) -> Iterator[tuple[AddedFile, pa.Table]]:
+    def _by_spark(
+        self, files: Sequence[AddedFile], live: Live, columns: Sequence[str], behind: Steps | None = None
+    ) -> Iterator[tuple[AddedFile, pa.Table]]:
+        """The rows, ``behind`` the steps where some of these need Spark, then with ``UNREAD``."""
         if not files:
             return
-        frame = rows_of(self.spark(f"Arrow would read values of {files[0].path} otherwise"), self.source, Reading(tuple(files)))
-        rows = frame.select(*map(backquoted, columns), FILE, ROW).toArrow()
-        rows = rows.cast(pa.schema([*((name, self.types[name]) for name in columns), (FILE, pa.int32()), (ROW, pa.int64())]))
+        why = f"Arrow would read values of {files[0].path} otherwise" if behind is None else next(iter(behind.outside.values()))
+        frame = rows_of(self.spark(why), self.source, Reading(tuple(files)))
+        kinds = [(name, (self._stored.arrow if behind is None else self.types)[name]) for name in columns]
+        if behind is not None:
+            assert self.source.reader is not None
+            frame, kinds = behind_steps(frame, self.source.reader, self._stored), [*kinds, (UNREAD, pa.string())]
+        rows = frame.select(*(backquoted(name) for name, _ in kinds), FILE, ROW).toArrow()
+        rows = rows.cast(pa.schema([*kinds, (FILE, pa.int32()), (ROW, pa.int64())]))
         rows = rows.sort_by([(FILE, "ascending"), (ROW, "ascending")])
         bounds = np.searchsorted(rows.column(FILE).to_numpy(), range(len(files) + 1))
         for number, file in enumerate(files):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
 #: Characters of a text that a sentence shows.
-_SHOWN = 200
+SHOWN = 200
 #: Greatest distance of a date from 1970 whose microseconds fit into 64 bits.
 _MAX_DAYS = ((1 << 63) - 1) // DAY_US
 
@@ -38,13 +38,15 @@ class Refusal(NamedTuple):
     remedy: str | None = None
 
 
-BAD_ROW, CANNOT_CAST, BAD_CONDITION, BAD_TIME, TOO_LATE = "bad_row", "cannot_cast", "bad_condition", "bad_time", "too_late"
+BAD_ROW, CANNOT_CAST, BAD_COLUMN, BAD_CONDITION = "bad_row", "cannot_cast", "bad_column", "bad_condition"
+BAD_TIME, TOO_LATE = "bad_time", "too_late"
 _BEYOND = "the row's windows would begin or end beyond the years 1 to 9999, or on an integer axis beyond ±2^62"
 _TEXTS = "correct the source, say how texts of files and messages are written (source.options.timestampFormat)"
-#: All reasons, in order of precedence; readers of texts find the first two, and BAD_TIME of texts.
+#: All reasons, in order of precedence; readers of texts find the first two, and BAD_TIME of texts; steps find the next two.
 REASONS: Mapping[str, Refusal] = {
     BAD_ROW: Refusal(),
     CANNOT_CAST: Refusal(),
+    BAD_COLUMN: Refusal(),
     BAD_CONDITION: Refusal(),
     "null_time": Refusal(
         "the time column is null", "fill {column} in the source, or leave such rows out (source.filter: {column} is not null)"
@@ -141,7 +143,10 @@ def unread_of(
     ``bad``: why a row could not be read, by its index.
     ``where``, ``lines``: where a row is, and its bytes, by its index.
     """
-    found = {index: _reject(BAD_ROW, where(index), why, {CORRUPT: lines(index).decode(errors="replace")}) for index, why in bad.items()}
+    found = {
+        index: unread_text(BAD_ROW, f"{where(index)}: {why}", {CORRUPT: lines(index).decode(errors="replace")})
+        for index, why in bad.items()
+    }
     wrong: dict[int, dict[str, str]] = {}
     for name in expected.names:
         if texts[name].null_count == values[name].null_count:
@@ -150,8 +155,8 @@ def unread_of(
             wrong.setdefault(index, {})[name] = _text_of(texts[name][index])
     for index, own in wrong.items():
         name, text = next(iter(own.items()))
-        said = f"{name}: got {json.dumps(text[:_SHOWN], ensure_ascii=False)}; expected {ddl_of(values[name].type)}"
-        found[index] = _reject(BAD_TIME if name in expected.times else CANNOT_CAST, where(index), said, own)
+        said = f"{name}: got {json.dumps(text[:SHOWN], ensure_ascii=False)}; expected {ddl_of(values[name].type)}"
+        found[index] = unread_text(BAD_TIME if name in expected.times else CANNOT_CAST, f"{where(index)}: {said}", own)
     return pa.array([found.get(index) for index in range(n_rows)], pa.string()) if found else pa.nulls(n_rows, pa.string())
 
 
@@ -162,8 +167,14 @@ def _text_of(value: pa.Scalar) -> str:
         return str(value.value)
 
 
-def _reject(reason: str, where: str, what: str, texts: Mapping[str, str]) -> str:
-    return f"{reason} {json.dumps({'detail': f'{where}: {what}', 'texts': texts}, ensure_ascii=False)}"
+def unread_text(reason: str, detail: str, texts: Mapping[str, str]) -> str:
+    """``UNREAD`` of a row."""
+    return f"{reason} {json.dumps({'detail': detail, 'texts': texts}, ensure_ascii=False)}"
+
+
+def failure_of(condition: str) -> str:
+    """The sentence about a condition that fails on a row."""
+    return f"condition {condition!r} fails on the row"
 
 
 def reasons_of(unread: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -203,7 +203,7 @@ def map_in_arrow(rows: DataFrame, function: _OverBatches, schema: pa.Schema) -> 
     Spark takes the columns that ``function`` yields by place: it compares no names, and drops surplus columns. From ``rows`` without
     columns come batches without rows.
     """
-    types = from_arrow_schema(schema)
+    types = from_arrow_schema(schema, prefer_timestamp_ntz=True)
     return access_to(rows.sparkSession).named(rows.mapInArrow(partial(_in_worker, function), types), types)
 
 

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.access import frame_of
 from windowmill.jobs.spark.spark_settings import spark_path
 from windowmill.jobs.verify.source_rows import CLOSED, Arrival, Reaches, RereadRows, condition_names, with_conditions
@@ -164,14 +165,31 @@ class Plain(RereadRows):
             ROW: "monotonically_increasing_id()",
         }
         read = {TIME} | ({UNTIL_OF} if lasts else set()) | ({FILE} if without else set())
-        added = ", ".join(f"{sql} AS {name}" for name, sql in named.items() if name in read or name in values)
+        added = {name: f"{sql} AS {name}" for name, sql in named.items() if name in read or name in values}
         table = f"delta.{backquoted(spark_path(self.source.path))}"
+        if pipeline.row_steps:
+            of_files = [added.pop(name) for name in (FILE, ROW) if name in added]
+            table = _steps_sql(pipeline, f"(SELECT {', '.join(['*', *of_files])} FROM {table})", Columns.of(self.source.schema_json))
         tests = [f"{backquoted(name)} <=> {_literal(value)}" for name, value in zip(pipeline.keys, row.key, strict=True)]
         tests += [f"{TIME} < {end}", f"greatest({UNTIL_OF}, {TIME} + 1) > {row.start}" if lasts else f"{TIME} >= {row.start}"]
-        tests += [f"({pipeline.source.filter})"] if pipeline.source and pipeline.source.filter else []
+        tests += [f"({pipeline.own_filter})"] if pipeline.own_filter else []
         tests += [f"NOT endswith({FILE}, {spark_text(path)})" for path in without]
         said = f"-- {row.window} [{bounds})\n"
-        return f"{said}SELECT\n  {values}\nFROM (SELECT *, {added} FROM {table})\nWHERE {' AND '.join(tests)}"
+        return f"{said}SELECT\n  {values}\nFROM (SELECT {', '.join(['*', *added.values()])} FROM {table})\nWHERE {' AND '.join(tests)}"
+
+
+def _steps_sql(pipeline: Pipeline, table: str, columns: Columns) -> str:
+    """A query of the rows of ``table``, which has ``columns``, once they have gone through the steps."""
+    known = {name.lower() for name in columns.struct.names}
+    for step in pipeline.row_steps:
+        if step.column is None:
+            table = f"(SELECT * FROM {table} WHERE {step.text})"
+            continue
+        name = backquoted(step.column)
+        kept = f"* EXCEPT ({name})" if step.column.lower() in known else "*"
+        table = f"(SELECT {kept}, {step.text} AS {name} FROM {table})"
+        known.add(step.column.lower())
+    return table
 
 
 def _reach(row: PublishedRow, gap: int | None) -> tuple[int, int]:

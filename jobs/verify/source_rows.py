@@ -233,7 +233,7 @@ class LocalReader:
         if self._plain is None:
             return None
         conditions, kept, latest, n_kept = self._pipeline.conditions(), list[pa.Table](), list[pa.Table](), 0
-        own = [(name, self._plain.form.types[name]) for name in columns]
+        own = [(name, self._plain.types[name]) for name in columns]
         own += [(TIME, pa.int64()), (UNTIL_OF, pa.int64()), (FILE, pa.int32()), (ROW, pa.int64())]
         schema = pa.schema([*own, *((condition_column(text), pa.bool_()) for text in conditions)])
         try:
@@ -334,7 +334,7 @@ class RereadRows:
 
     @cached_property
     def _struct(self) -> Columns:
-        return Columns.of(self.source.schema_json)
+        return Columns.of_source(self.source)
 
     @cached_property
     def refused(self) -> set[str]:
@@ -361,7 +361,7 @@ class RereadRows:
         """How the rows arrived as far as it matters to ``windows``, by statistics; null if these are missing, or if ``surveyed``."""
         pipeline = self.pipeline
         left_out = (
-            self.runnable.source.filter is not None,
+            pipeline.filters_rows or bool(pipeline.row_steps),
             self.source.deletion_vectors,
             pipeline.time.end is not None,
             Conditions.of(every_condition(pipeline), self._struct.in_conditions).may_fail,

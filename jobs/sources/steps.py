@@ -1,0 +1,177 @@
+"""What rows of a source go through before windows see them: computed columns and filters, in the order of the spec.
+
+A row on which an expression fails goes no further: it is kept, with the reason in ``UNREAD``, for quarantine. So is a row that could not be
+read, which goes through none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from windowmill.jobs.conditions.truths import columns_of, expression_value, read_by, value_of
+from windowmill.jobs.sources.unusable_rows import BAD_COLUMN, BAD_CONDITION, SHOWN, failure_of, unread_text
+from windowmill.windowing.columnar.added_columns import UNREAD
+from windowmill.windowing.errors import SourceSchemaError, SpecError, no_column
+from windowmill.windowing.spec import RowStep
+
+if TYPE_CHECKING:
+    from windowmill.jobs.conditions.evaluated import Mask, Value
+    from windowmill.windowing.spec import Pipeline
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a pipeline over source columns of given types; small and picklable.
+
+    ``made``: type of each column that a step makes, as the last one that makes it leaves it.
+    ``outside``: for each step that only Spark evaluates, by its field, why.
+    ``may_fail``: whether a row may exist on which one of the others fails.
+    """
+
+    steps: Sequence[RowStep]
+    made: Mapping[str, pa.DataType] = field(default_factory=dict)
+    outside: Mapping[str, str] = field(default_factory=dict)
+    may_fail: bool = False
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType], odd: Sequence[str] = ()) -> Steps:
+        """The steps of ``pipeline`` over columns of ``types``; over those named in ``odd``, only Spark evaluates an expression.
+
+        Raises ``SpecError``, naming the field, for an expression over a column that does not exist, or whose type is not known.
+        """
+        known, made, outside, may_fail = dict(types), dict[str, pa.DataType](), dict[str, str](), False
+        strange = {name.lower() for name in odd}
+        for step in pipeline.row_steps:
+            where = f"pipeline {pipeline.pipeline}: {step.field}"
+            lower = {name.lower() for name in known}
+            missing = next((name for name in sorted(columns_of(step.text)) if name.lower() not in lower), None)
+            if missing is not None:
+                raise SourceSchemaError(f"{where}: {no_column('the source', missing, list(known))}")
+            used = read_by([step.text], known)
+            padded = next((name for name in used if name.lower() in strange), None)
+            value, why = (
+                (None, f"column {padded!r}") if padded is not None else _over_none(step, {name: known[name] for name in used}, where)
+            )
+            if value is None:
+                outside[step.field] = f"only Spark evaluates {why}"
+            may_fail |= value is not None and value.failed is not None
+            if step.column is None:
+                continue
+            kind = _cast_type(step, where, why) if value is None else value.kind
+            _check_type(step, kind, where)
+            for name in [name for name in known if name.lower() == step.column.lower()]:
+                del known[name]
+                made.pop(name, None)
+            known[step.column] = made[step.column] = kind
+            strange.discard(step.column.lower())
+        return cls(pipeline.row_steps, made, outside, may_fail)
+
+    def __bool__(self) -> bool:
+        return bool(self.steps)
+
+    def after(self, names: Sequence[str]) -> list[str]:
+        """The columns ``names`` of a source and those that steps make, which take the place of theirs of the same name in any case."""
+        made = {name.lower() for name in self.made}
+        return [*(name for name in names if name.lower() not in made), *self.made]
+
+    def read(self, wanted: Sequence[str], names: Sequence[str]) -> list[str]:
+        """Those of the source's columns ``names`` from which steps make the columns ``wanted``, and that filters and other steps read."""
+        needed = {name.lower() for name in wanted}
+        for step in reversed(self.steps):
+            # A step that may fail decides on rows, whether its column is asked for or not; all steps are evaluated.
+            if step.column is not None:
+                needed.discard(step.column.lower())
+            needed |= {name.lower() for name in columns_of(step.text)}
+        return [name for name in names if name.lower() in needed]
+
+    def over(self, rows: pa.Table) -> pa.Table:
+        """``rows`` of the source that filters leave, with the columns that steps make, and ``UNREAD``."""
+        if not self.steps:
+            return rows
+        columns, unread, kept = self.computed(rows)
+        found = pa.table({**columns, UNREAD: unread})
+        return found if kept.all() else found.filter(pa.array(kept))
+
+    def computed(self, rows: pa.Table) -> tuple[dict[str, pa.Array], pa.Array, Mask]:
+        """The columns behind the last step, ``UNREAD``, and which rows filters leave; each of shape (n,)."""
+        from windowmill.jobs.conditions.evaluated import mask_of  # loads the parser
+
+        n = rows.num_rows
+        unread = rows.column(UNREAD).combine_chunks() if UNREAD in rows.column_names else pa.nulls(n, pa.string())
+        columns = {name: column.combine_chunks() for name, column in zip(rows.column_names, rows.columns, strict=True) if name != UNREAD}
+        on, kept, refused = mask_of(unread.is_null()), np.ones(n, np.bool_), dict[int, str]()
+        for step in self.steps:
+            used = {name: columns[name] for name in read_by([step.text], columns)}
+            value = _value_of(step, used, n)
+            failed = np.zeros(n, np.bool_) if value.failed is None else value.failed & on
+            refused |= {index: _refusal(step, used, index) for index in np.flatnonzero(failed).tolist()}
+            on &= ~failed
+            if step.column is None:
+                holds = mask_of(value.array.fill_null(False))
+                kept &= holds | ~on
+                on &= holds
+                continue
+            columns = {name: column for name, column in columns.items() if name.lower() != step.column.lower()}
+            columns[step.column] = value.array
+        if refused:
+            unread = pa.array([refused.get(index, text) for index, text in enumerate(unread.to_pylist())], pa.string())
+        return columns, unread, kept
+
+
+#: Of rows that windows see as they are.
+NO_STEPS = Steps(())
+
+
+def _value_of(step: RowStep, columns: Mapping[str, pa.Array], n: int) -> Value:
+    return (value_of if step.column is None else expression_value)(step.text, columns, n)
+
+
+def _over_none(step: RowStep, types: Mapping[str, pa.DataType], where: str) -> tuple[Value | None, str]:
+    """The value of a step over no rows; null, and of what there is none here, if only Spark evaluates it."""
+    from windowmill.jobs.conditions.evaluated import OutsideError  # loads the parser
+    from windowmill.jobs.conditions.evaluator import spark_kind
+
+    try:
+        return _value_of(step, {name: pa.nulls(0, spark_kind(kind)) for name, kind in types.items()}, 0), ""
+    except OutsideError as err:
+        return None, str(err)
+    except RecursionError:
+        raise SpecError(f"{where}: its parts lie too deep within one another; write it flat") from None
+
+
+def _cast_type(step: RowStep, where: str, why: str) -> pa.DataType:
+    """The type to which an expression is cast that only Spark evaluates."""
+    from windowmill.jobs.conditions.evaluator import type_of_cast
+
+    kind = type_of_cast(step.text)
+    if kind is None:
+        raise SpecError(f"{where}: got {step.text!r}, of which only Spark evaluates {why}; give its type: cast({step.text} as …)")
+    return kind
+
+
+def _check_type(step: RowStep, kind: pa.DataType, where: str) -> None:
+    from windowmill.jobs.conditions.evaluated import name_of
+
+    if pa.types.is_null(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
+        raise SpecError(f"{where}: got {step.text!r}, which is {name_of(kind)}; expected a value that a table can hold")
+
+
+def _refusal(step: RowStep, columns: Mapping[str, pa.Array], index: int) -> str:
+    if step.column is None:
+        return unread_text(BAD_CONDITION, failure_of(step.text), {})
+    values = ", ".join(f"{name} = {_shown(column[index])}" for name, column in columns.items())
+    return unread_text(BAD_COLUMN, f"{step.column}: {step.text} fails on {values or 'the row'}", {})
+
+
+def _shown(value: pa.Scalar) -> str:
+    try:
+        text = json.dumps(value.as_py(), ensure_ascii=False, default=str)
+    except (OverflowError, ValueError):  # a date or an instant that Python has none for
+        text = str(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
