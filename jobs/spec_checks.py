@@ -95,13 +95,22 @@ def refuse_first(pipeline: Pipeline, problems: Iterable[Problem]) -> None:
 
 
 def condition_problems(pipeline: Pipeline) -> Iterator[Problem]:
-    """Conditions, and expressions over result rows, that the engines, or two attempts, might evaluate differently."""
-    for field, text in conditions_by_field(pipeline):
+    """Conditions, steps, and expressions over result rows, that the engines, or two attempts, might evaluate differently."""
+    steps = pipeline.row_steps
+    conditions = [*((step.field, step.text) for step in steps if step.column is None), *conditions_by_field(pipeline)]
+    for field, text in conditions:
         from windowmill.jobs.conditions.checks import condition_problem  # loads the parser
 
         problem = condition_problem(text)
         if problem is not None:
             yield field, problem
+    for step in steps:
+        if step.column is not None:
+            from windowmill.jobs.conditions.checks import expression_problem, name_problem
+
+            problem = name_problem(step.column) or expression_problem(step.text)
+            if problem is not None:
+                yield step.field, problem
     known = [*pipeline.keys, *pipeline.over_rows().aggregates]
     for name, spec in pipeline.aggregates.items():
         if spec.expr is not None:

@@ -36,7 +36,7 @@ from windowmill.jobs.batch.window_history import Stretch, left_out
 from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
-from windowmill.jobs.sources.delta_log import DeltaSource, first_time, spans, without_mapping
+from windowmill.jobs.sources.delta_log import DeltaSource, first_time, spans, stored_as
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
@@ -438,18 +438,21 @@ class Restatement:
         place, source = self.runnable.places.restated, rows.source
         staying, _ = staying_and_counting(self.runnable, rows, read_as_of(plan), late=plan.late, delivered_again=self.delivered_again)
         unread = {UNREAD: pa.string()} if source.may_refuse else {}
-        schema = pa.schema([*rows.types.items(), *unread.items()])
+        names = [*rows.types, *unread]
+        # A name with a dot would be a step into a struct.
+        stored = {name: f"_field_{number}" if "." in name else name for number, name in enumerate(names)}
+        schema = pa.schema([(stored[name], kind) for name, kind in [*rows.types.items(), *unread.items()]])
         with FileWriter(place, schema, batch=plan.batch, attempt=plan.attempt, task=0) as writer:
             if scope.touched is None or scope.touched.num_rows:
                 for file, part in rows.at(read_as_of(plan), rows.used, rows.others, chosen=scope.files(source, time)):
                     left = staying.split(file, scope.of_keys(scope.within(part, time), self._pipeline.keys))[0]
                     if unread and UNREAD not in left.column_names:  # of a folder, read by Spark
                         left = left.append_column(UNREAD, pa.nulls(len(left), pa.string()))
-                    writer.write(left.select([*rows.types, *unread]))
+                    writer.write(left.select(names).rename_columns(schema.names))
         files = tuple(AddedFile(file.path, plan.to_version, file.size, file.rows, stats=file.stats) for file in writer.close())
         # Texts of fixed length have been padded.
         kind = WrittenRows if unread else DeltaSource
-        written = kind(place, source.table_id, source.version, without_mapping(Columns.of_source(source).json))
+        written = kind(place, source.table_id, source.version, stored_as(Columns.of_source(source).json, stored))
         # Rows of other keys may have numbers in the same commit, from an earlier restatement or a changed spec.
         first_row = 0 if scope.touched is None else rows_numbered(self.runnable.places.state, plan.to_version)
         return written, Reading(files, len(files), first_row=first_row)

@@ -112,11 +112,16 @@ def condition_problem(text: str) -> str | None:
     return None if problem is None else f"{got}; {problem}"
 
 
-def expression_problem(text: str, known: Collection[str]) -> str | None:
-    """Why ``text`` is not an expression over the columns ``known`` of one row, and the remedy; null if it is one."""
+def name_problem(name: str) -> str | None:
+    """Why no column that a step makes can have this name, and the remedy; null if one can."""
+    return f"the name {name!r} is taken by windowmill; choose another one" if name.lower() in TAKEN else None
+
+
+def expression_problem(text: str, known: Collection[str] | None = None) -> str | None:
+    """Why ``text`` is not an expression over one row, or names other columns than the ``known`` ones, and the remedy; null if it is one."""
     tree = _parsed(text)
     problem = tree if isinstance(tree, str) else parts_problem(tree, text)
-    if problem is None:
+    if problem is None and known is not None:
         stray = min(columns_of(text) - {name for name in columns_of(text) if name.lower() in map(str.lower, known)}, default=None)
         problem = None if stray is None else f"{stray!r} is no key and no aggregate before it; known are {', '.join(known)}"
     return None if problem is None else f"got {text[:120]!r}; {problem}"

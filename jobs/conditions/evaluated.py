@@ -310,10 +310,14 @@ _RULES: dict[type, Rule] = {}
 
 @dataclass(frozen=True)
 class Evaluator:
-    """An expression's columns, as Spark's types, and the number of rows."""
+    """An expression's columns, as Spark's types, and the number of rows.
+
+    ``in_json``: whether a field may be one of the JSON object that a text holds, which Spark's own SQL does not read so.
+    """
 
     columns: Mapping[str, pa.Array]
     n: int
+    in_json: bool = False
 
     def value(self, node: exp.Expr) -> Value:
         """Evaluate a part of the expression; raises ``OutsideError`` if it has no rule here."""

@@ -8,9 +8,10 @@ depends on the types of the columns alone, so an expression over no rows shows i
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -111,7 +112,7 @@ def _column(own: Evaluator, node: exp.Column | exp.Identifier) -> Value:
         raise outside(f"column {parts[0]!r}")
     found = Value(own.columns[names[0]])
     for name in parts[1:]:
-        found = _field_of(found, name)
+        found = _field_of(own, found, name)
     return found
 
 
@@ -119,7 +120,7 @@ def _column(own: Evaluator, node: exp.Column | exp.Identifier) -> Value:
 def _field(own: Evaluator, node: exp.Dot) -> Value:
     if not isinstance(node.expression, exp.Identifier):
         raise outside(node.sql("spark"))
-    return _field_of(own.value(node.this), node.expression.name)
+    return _field_of(own, own.value(node.this), node.expression.name)
 
 
 @rule(exp.Bracket)
@@ -128,7 +129,7 @@ def _item(own: Evaluator, node: exp.Bracket) -> Value:
         raise outside(node.sql("spark"))
     value, index = own.value(node.this), own.value(node.expressions[0])
     if pa.types.is_struct(value.kind) and index.kind == TEXT and index.literal:
-        return _field_of(value, index.literal)
+        return _field_of(own, value, index.literal)
     return _of_key(value, index) if pa.types.is_map(value.kind) else _of_place(value, index, "[")
 
 
@@ -302,14 +303,32 @@ def _trim(own: Evaluator, node: exp.Trim) -> Value:
     return trimmed(str(node.args.get("position") or "both").lower(), own.value(node.this), characters)
 
 
-def _field_of(value: Value, name: str) -> Value:
-    """The field ``name`` of a struct, in any case."""
+def _field_of(own: Evaluator, value: Value, name: str) -> Value:
+    """The field ``name`` of a struct, in any case; of a text that holds a JSON object its member of the name, as a text."""
+    if own.in_json and value.kind == TEXT and value.literal is None:
+        return applied(lambda texts: evaluated.by_value(texts, partial(_member, name), TEXT), [value])
     found = (
         [index for index, field in enumerate(value.kind) if field.name.lower() == name.lower()] if pa.types.is_struct(value.kind) else []
     )
     if len(found) != 1:
         raise outside(f"field {name!r}", value.kind)
     return Value(pc.struct_field(value.array, found[0]), value.failed)
+
+
+def _member(name: str, text: str) -> str | None:
+    """The member ``name`` of a JSON object: a text as it is, numbers as they are written; null if there is none."""
+    try:
+        found = json.loads(text, parse_int=_Written, parse_float=_Written)
+    except (ValueError, RecursionError):
+        return None
+    value = found.get(name) if isinstance(found, dict) else None
+    if value is None or isinstance(value, str):
+        return value
+    return json.dumps(json.loads(text)[name], separators=(",", ":"), ensure_ascii=False)
+
+
+class _Written(str):
+    """A number of JSON as it is written."""
 
 
 def _first_equal(lists: pa.Array, items: pa.Array, wanted: pa.Array) -> tuple[npt.NDArray[Any], Mask]:
@@ -403,10 +422,16 @@ def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
     return as_truth(expression_value(condition, columns, n, "condition"))
 
 
-def expression_value(text: str, columns: Mapping[str, pa.Array], n: int, what: str = "expression") -> Value:
+def step_value(text: str, columns: Mapping[str, pa.Array], n: int, *, is_filter: bool) -> Value:
+    """An expression of a step over rows of the source; raises as :func:`value_of`. Fields of texts are those of JSON objects."""
+    found = expression_value(text, columns, n, in_json=True)
+    return as_truth(found) if is_filter else found
+
+
+def expression_value(text: str, columns: Mapping[str, pa.Array], n: int, what: str = "expression", *, in_json: bool = False) -> Value:
     """An expression of any type over ``n`` rows of ``columns``; raises as :func:`value_of`, and says ``what`` it is."""
     try:
-        return Evaluator({name: spark_array(array) for name, array in columns.items()}, n).value(parsed(text))
+        return Evaluator({name: spark_array(array) for name, array in columns.items()}, n, in_json).value(parsed(text))
     except NoValueError as err:
         raise SpecError(f"{what} {text!r}: {err}; correct it in the spec") from err
 

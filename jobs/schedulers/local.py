@@ -20,6 +20,7 @@ from windowmill.jobs.layouts.base import BatchSurvey, Loaded, Part, columns_read
 from windowmill.jobs.layouts.lateness import JUDGED_BY, numbers_of, revised_after, seen_after, too_late_among
 from windowmill.jobs.layouts.output import Output, RowWriter, combine_counts, restored_kinds
 from windowmill.jobs.sources.plain_files import NotPlainError
+from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.plain_rows import NOT_HERE, local_conditions
 from windowmill.jobs.sources.unusable_rows import with_too_late
 from windowmill.windowing.columnar.added_columns import FILE, ORDER, REASON, ROW, TIME, UNTIL_OF, VERSION, WATERMARK_OF
@@ -107,6 +108,8 @@ def input_names(*stages: RowColumns) -> list[str]:
 def _why(batch: TableInput) -> str:
     """Why the rows of ``batch`` need Spark."""
     try:
+        for step, why in Columns.of(batch.plan.source_schema).steps(batch.pipeline).outside.items():
+            return f"{step}: {why}"
         for condition, why in local_conditions(batch.pipeline, batch.columns).outside.items():
             return f"condition {condition!r}: {why}"
     except NotPlainError as err:

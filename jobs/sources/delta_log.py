@@ -343,15 +343,19 @@ def physical_names(schema_json: str) -> dict[str, str]:
     return {field["name"]: (field.get("metadata") or {}).get("delta.columnMapping.physicalName", field["name"]) for field in fields}
 
 
-def without_mapping(schema_json: str) -> str:
-    """The schema of a table that stores each column by its own name."""
+def stored_as(schema_json: str, names: Mapping[str, str]) -> str:
+    """The schema of a table that stores each column by its own name, or by another one of ``names``."""
 
     def plain(part: Any) -> Any:
         if isinstance(part, list):
             return [plain(each) for each in part]
         return {name: plain(each) for name, each in part.items() if not name.startswith(_MAPPING)} if isinstance(part, dict) else part
 
-    return json.dumps(plain(json.loads(schema_json)))
+    schema = plain(json.loads(schema_json))
+    for field in schema["fields"]:
+        if names.get(field["name"], field["name"]) != field["name"]:
+            field["metadata"] = {**(field.get("metadata") or {}), f"{_MAPPING}physicalName": names[field["name"]]}
+    return json.dumps(schema)
 
 
 def _unavailable(path: str, what: str, err: Exception) -> SourceError:

@@ -126,6 +126,8 @@ class OpenFile(AbstractContextManager["OpenFile"]):
         """
         doubtful, since = {}, _INT96_SURE_SINCE if self._is_int96_sure else _INT96_AGREES_SINCE
         for column, name in self.names(columns).items():
+            if any(path.startswith(f"{name}.") for path in self._int96):
+                raise NotPlainError(self._file.path)
             is_int96 = name in self._int96
             if self._file.casts is None:
                 _check_type(self._opened.schema_arrow.field(name).type, self._type_of(column), int96=is_int96)
@@ -179,7 +181,7 @@ class OpenFile(AbstractContextManager["OpenFile"]):
         for number in range(self.metadata.num_row_groups):
             group = self.metadata.row_group(number)
             every = [group.column(at) for at in range(group.num_columns)]
-            size = sum(column.total_uncompressed_size for column in every if column.path_in_schema in stored)
+            size = sum(column.total_uncompressed_size for column in every if column.path_in_schema.partition(".")[0] in stored)
             begin = min(every[0].data_page_offset, every[0].dictionary_page_offset or every[0].data_page_offset)
             middle = begin + sum(column.total_compressed_size for column in every) // 2
             found.append(RowGroup(group.num_rows, first, size, int(middle)))
@@ -246,7 +248,12 @@ class OpenFile(AbstractContextManager["OpenFile"]):
 def _check_type(stored: pa.DataType, kind: pa.DataType, *, int96: bool) -> None:
     """Raise ``NotPlainError`` unless Arrow casts a ``stored`` column to the values that Spark gives for it in the type ``kind``."""
     if pa.types.is_nested(kind):
-        raise NotPlainError(kind)
+        # Fields that a struct lacks or has in another order, lists and maps are for Spark.
+        if not (pa.types.is_struct(stored) and pa.types.is_struct(kind)) or [each.name for each in stored] != [each.name for each in kind]:
+            raise NotPlainError(kind)
+        for own, wanted in zip(stored, kind, strict=True):
+            _check_type(own.type, wanted.type, int96=False)
+        return
     if int96:
         if kind != pa.timestamp("us", "UTC") or stored != pa.timestamp("us"):
             raise NotPlainError(kind)

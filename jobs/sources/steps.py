@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from windowmill.jobs.conditions.truths import columns_of, expression_value, read_by, value_of
+from windowmill.jobs.conditions.truths import columns_of, read_by
 from windowmill.jobs.sources.unusable_rows import BAD_COLUMN, BAD_CONDITION, SHOWN, failure_of, unread_text
 from windowmill.windowing.columnar.added_columns import UNREAD
 from windowmill.windowing.errors import SourceSchemaError, SpecError, no_column
@@ -23,6 +23,10 @@ from windowmill.windowing.spec import RowStep
 if TYPE_CHECKING:
     from windowmill.jobs.conditions.evaluated import Mask, Value
     from windowmill.windowing.spec import Pipeline
+
+
+#: Beginnings of the paths of fields in which a column has a type of its own: as a text, 9 comes after 10.
+_TYPED = ("aggregates.", "windows.", "time.tie_break.")
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,11 @@ class Steps:
                 continue
             kind = _cast_type(step, where, why) if value is None else value.kind
             _check_type(step, kind, where)
+            if step.field.startswith(_TYPED) and pa.types.is_string(known[used[0]]):
+                raise SpecError(
+                    f"{where}: {step.column!r} is a field of JSON, a text; give it a type by a step, such as {{columns: {{value: "
+                    f'"cast({step.column} as double)"}}}}, and name that column'
+                )
             for name in [name for name in known if name.lower() == step.column.lower()]:
                 del known[name]
                 made.pop(name, None)
@@ -129,7 +138,9 @@ NO_STEPS = Steps(())
 
 
 def _value_of(step: RowStep, columns: Mapping[str, pa.Array], n: int) -> Value:
-    return (value_of if step.column is None else expression_value)(step.text, columns, n)
+    from windowmill.jobs.conditions.evaluator import step_value  # loads the parser
+
+    return step_value(step.text, columns, n, is_filter=step.column is None)
 
 
 def _over_none(step: RowStep, types: Mapping[str, pa.DataType], where: str) -> tuple[Value | None, str]:
