@@ -27,6 +27,7 @@ from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import (
     FILE,
     KIND,
+    ORDER,
     REASON,
     RETRACTED,
     ROW,
@@ -244,6 +245,17 @@ class QuarantineRows:
         least, greatest = PRINTABLE
         printable = pc.and_(pc.greater_equal(points, least), pc.less_equal(points, greatest))
         return pc.if_else(printable, points, pa.scalar(None, pa.int64())).cast(pa.timestamp("us", "UTC"))
+
+
+def chosen_rows(rows: pa.Table, chosen: pa.Table, on: Sequence[str]) -> pa.Table:
+    """Those of ``rows`` that are ``chosen`` by the columns ``on``, with the other columns that they have there, too."""
+    # Arrow joins no columns of nested types.
+    at = rows.select(on).append_column(ORDER, pa.array(np.arange(len(rows)))).join(chosen, list(on), join_type="inner")
+    found = rows.take(at.column(ORDER))
+    for name in chosen.column_names:
+        place = found.schema.get_field_index(name)
+        found = found.append_column(name, at.column(name)) if place < 0 else found.set_column(place, name, at.column(name))
+    return found
 
 
 def encoded(value: object) -> bytes:

@@ -18,12 +18,12 @@ from windowmill.jobs import json_lines
 from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.base import BatchSurvey, Loaded, Part, columns_read, conditions_read, emits_within_range_only, written
 from windowmill.jobs.layouts.lateness import JUDGED_BY, numbers_of, revised_after, seen_after, too_late_among
-from windowmill.jobs.layouts.output import Output, RowWriter, combine_counts, restored_kinds
-from windowmill.jobs.sources.plain_files import NotPlainError
+from windowmill.jobs.layouts.output import Output, RowWriter, chosen_rows, combine_counts, restored_kinds
 from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.sources.plain_rows import NOT_HERE, local_conditions
 from windowmill.jobs.sources.unusable_rows import with_too_late
-from windowmill.windowing.columnar.added_columns import FILE, ORDER, REASON, ROW, TIME, UNTIL_OF, VERSION, WATERMARK_OF
+from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME, UNTIL_OF, VERSION, WATERMARK_OF
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.lift import condition_column
 
@@ -91,13 +91,7 @@ class NewRows:
         here = self.whole()
         if here is None:
             raise limits.OnlySparkError("only Spark can write the rows to quarantine as JSON")
-        # Arrow joins no columns of nested types.
-        at = here.select([FILE, ROW]).append_column(ORDER, pa.array(np.arange(len(here)))).join(refused, [FILE, ROW], join_type="inner")
-        rows = here.take(at.column(ORDER))
-        for name in refused.column_names[2:]:
-            found = rows.schema.get_field_index(name)
-            rows = rows.append_column(name, at.column(name)) if found < 0 else rows.set_column(found, name, at.column(name))
-        return rows
+        return chosen_rows(here, refused, [FILE, ROW])
 
 
 def input_names(*stages: RowColumns) -> list[str]:

@@ -38,7 +38,7 @@ from windowmill.jobs.layouts.base import (
     emits_within_range_only,
 )
 from windowmill.jobs.layouts.lateness import JUDGED_BY, marked, too_late_among, usable, usable_times
-from windowmill.jobs.layouts.output import FAILURE, JSON, RETURNED, Output, QuarantineRows, encode_result
+from windowmill.jobs.layouts.output import FAILURE, JSON, RETURNED, Output, QuarantineRows, chosen_rows, encode_result
 from windowmill.jobs.schedulers.exchange import (
     Exchange,
     RowsOfFrame,
@@ -261,7 +261,7 @@ class Quarantining:
             if chosen is None or not chosen.num_rows:
                 continue
             for rows in new.plain.read_part(part, names, (), latest=new.latest):
-                own = rows.drop_columns([REASON]).join(chosen, ROW, join_type="inner")
+                own = chosen_rows(rows, chosen, [ROW])
                 own = own.append_column(VERSION, pa.repeat(pa.scalar(new.plain.versions[part.index], pa.int64()), own.num_rows))
                 own = own.append_column(FILE, pa.repeat(pa.scalar(part.index, pa.int32()), own.num_rows))
                 if own.num_rows:

@@ -12,6 +12,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.pipelines import quiet
+from tests.readers import compute_by_many_tasks
 from windowmill.jobs.batch import loop
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.spec_checks import problems_of
@@ -137,17 +138,25 @@ class Twins:
         assert published(self.raw) == published(self.plain)
 
 
-@pytest.fixture(params=["local", pytest.param("spark", marks=pytest.mark.spark)])
+#: The steps, one of which only Spark evaluates.
+BY_SPARK = [{"columns": {"dep": "cast(aggregate(array(dep), 0L, (a, b) -> a + b) as bigint)"}}, *STEPS]
+
+
+@pytest.fixture(params=["local", *(pytest.param(name, marks=pytest.mark.spark) for name in ("one task", "many tasks", "rows by Spark"))])
 def computed_by(request, monkeypatch):
-    if request.param == "spark":
+    """Who computes; and the steps."""
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local" if request.param == "local" else "spark")
+    if request.param != "local":
         request.getfixturevalue("spark")
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", request.param)
-    return request.param
+    if request.param == "many tasks":
+        compute_by_many_tasks(monkeypatch)
+    return request.param, BY_SPARK if request.param == "rows by Spark" else STEPS
 
 
 @pytest.mark.parametrize("emit", ["final", "revise"])
 def test_all_commands_compute_what_a_prepared_source_gives(tmp_path, computed_by, emit):
-    twins = Twins(tmp_path, emit=emit)
+    by, steps = computed_by
+    twins = Twins(tmp_path, emit=emit, steps=steps)
     for number in range(3):
         twins.land(raw_rows(number, 60, 60 * number))
         twins.run()
@@ -167,11 +176,11 @@ def test_all_commands_compute_what_a_prepared_source_gives(tmp_path, computed_by
     twins.changes |= {"windows": [*WINDOWS, {"name": "more", "type": "tumbling", "size": 50}]}
     twins.each(lambda pipeline: loop.apply(pipeline, quiet(), history=AXIS_BEGIN))
     assert published(twins.raw) == published(twins.plain)
-    if computed_by == "local":
+    if by == "local":
         return
     for found in twins.each(lambda pipeline: verify(pipeline, quiet(), number=40, seed=3)):
-        assert found.differences == []
-        assert found.compared
+        assert found.comparison.differing == []
+        assert found.comparison.rows
 
 
 def test_try_agrees_with_itself_and_refuses_rows_on_which_a_step_fails(tmp_path):
