@@ -185,7 +185,7 @@ def evaluate(
 def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Sequence[str], latest: int | None, *, final: bool) -> Evaluated:
     """The result over rows that arrived in the order of these columns; without columns none is late."""
     seen = columns.seen_by(pipeline)
-    batch = SourceInput(pipeline=pipeline, columns=seen, ended=final, latest=latest, has_unread=bool(pipeline.row_steps))
+    batch = SourceInput(pipeline=pipeline, columns=seen, ended=final, latest=latest, has_unread=bool(pipeline.steps))
     parts = divide(pipeline, batch.types)
     # Only grids over points are lifted before the shuffle: an interval event would become a partial for each start that it crosses.
     # Expressions are evaluated where result rows are whole.
@@ -195,7 +195,7 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
         by_files = _of_files(df, batch, part, latest, final=final)
         if by_files is not None:
             return Evaluated(by_files, None)
-    rows = with_event_times(behind_steps(df, pipeline, columns) if pipeline.row_steps else df, batch.times, seen)
+    rows = with_event_times(behind_steps(df, pipeline, columns) if pipeline.steps else df, batch.times, seen)
     if pipeline.time.end is None:
         rows = rows.withColumn(UNTIL_OF, F.col(TIME))
     if not order or pipeline.time.watermark == "data_interval_end":
@@ -378,10 +378,10 @@ class FileScan:
             return None
         own = Columns(df.schema)
         steps = own.steps(batch.pipeline)
-        if conditions.outside or steps.outside or TIME in columns:
+        if conditions.outside or (steps is not None and steps.outside) or TIME in columns:
             return None
         access, form = access_to(df.sparkSession), Form(own.arrow, own.fixed_lengths)
-        plain = PlainRows(batch.pipeline, (), (), form, conditions, steps=steps)
+        plain = PlainRows(batch.pipeline, (), (), form, conditions, steps is not None, steps=steps)
         delta = access.delta_scan(df)
         if delta is not None:
             return cls._of_delta(delta, plain, columns, latest, access.cores())

@@ -96,30 +96,20 @@ def refuse_first(pipeline: Pipeline, problems: Iterable[Problem]) -> None:
 
 def condition_problems(pipeline: Pipeline) -> Iterator[Problem]:
     """Conditions, steps, and expressions over result rows, that the engines, or two attempts, might evaluate differently."""
-    steps = pipeline.row_steps
+    steps, own = pipeline.row_steps, any(aggregate.expr for aggregate in pipeline.aggregates.values())
     conditions = [*((step.field, step.text) for step in steps if step.column is None), *conditions_by_field(pipeline)]
-    for field, text in conditions:
-        from windowmill.jobs.conditions.checks import condition_problem  # loads the parser
+    if not (steps or conditions or own):
+        return
+    from windowmill.jobs.conditions.checks import condition_problem, expression_problem, name_problem  # loads the parser
 
-        problem = condition_problem(text)
-        if problem is not None:
-            yield field, problem
-    for step in steps:
-        if step.column is not None:
-            from windowmill.jobs.conditions.checks import expression_problem, name_problem
-
-            problem = name_problem(step.column) or expression_problem(step.text)
-            if problem is not None:
-                yield step.field, problem
+    found: list[tuple[str, str | None]] = [(where, condition_problem(text)) for where, text in conditions]
+    found += [(step.field, name_problem(step.column) or expression_problem(step.text)) for step in steps if step.column is not None]
     known = [*pipeline.keys, *pipeline.over_rows().aggregates]
     for name, spec in pipeline.aggregates.items():
         if spec.expr is not None:
-            from windowmill.jobs.conditions.checks import expression_problem
-
-            problem = expression_problem(spec.expr, known)
-            if problem is not None:
-                yield f"aggregates.{name}.expr", problem
+            found.append((f"aggregates.{name}.expr", expression_problem(spec.expr, known)))
             known.append(name)
+    yield from ((where, problem) for where, problem in found if problem is not None)
 
 
 def function_problems(pipeline: Pipeline) -> Iterator[Problem]:

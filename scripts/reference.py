@@ -54,6 +54,7 @@ def pages() -> dict[str, str]:
 _SECTIONS = {
     "Pipeline": "A pipeline",
     "Source": "`source`",
+    "SourceStep": "`steps`",
     "Time": "`time`",
     "Tumbling": "`windows`: `type: tumbling`",
     "Hopping": "`windows`: `type: hopping`",
@@ -76,6 +77,7 @@ _SECTIONS = {
 #: Classes whose sections are not what a field's type is called.
 _NOUNS = {
     "Policy": "policy",
+    "SourceStep": "step",
     "Table": "table",
     "Delta": "column and difference",
     "Expectation": "rules",

@@ -48,11 +48,6 @@ FIELDS_OF_VARIABLES = "fields"
 RESERVED_COLUMNS = ("window", "window_start", "window_end", "trigger", "revision", "retracted", "batch")
 
 
-def is_field(name: str) -> bool:
-    """Whether a column is written as a field of a struct, ``a.b``."""
-    return "." in name.strip(".")
-
-
 def quoted_path(name: str) -> str:
     """A field of a struct as Spark SQL.
 
@@ -135,7 +130,7 @@ class Source(Table):
         return redacted(f"kafka://{self.options.get('kafka.bootstrap.servers', '')}/{self.options.get('subscribe', '')}")
 
 
-class Step(SpecMapping):
+class SourceStep(SpecMapping):
     """What rows of the source go through before they meet a window: columns that are computed of each row, or a filter."""
 
     #: Name -> Spark SQL over the columns that the step finds, and over those before it in the same step; it may replace one of the name.
@@ -208,7 +203,7 @@ class Pipeline(SpecMapping):
     renamed_from: Name | None = None
     source: Source | None = None
     #: What its rows go through, in this order; keys, times, windows, aggregates and their conditions see what the last step leaves.
-    steps: tuple[Step, ...] = ()
+    steps: tuple[SourceStep, ...] = ()
     keys: tuple[Column, ...] = ()
     time: Time
     windows: Annotated[tuple[Annotated[Window, ByType()], ...], Field(min_length=1)]
@@ -247,19 +242,16 @@ class Pipeline(SpecMapping):
     def __hash__(self) -> int:
         return hash(self.pipeline)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fields_of_structs(cls, written: Any) -> Any:
-        """The spec with a step for each key that is a field of a struct, ``a.b``: the key's column is ``a_b``."""
-        keys = written.get("keys") if isinstance(written, Mapping) else None
-        if not isinstance(keys, list | tuple) or not all(isinstance(key, str) for key in keys):
-            return written  # refused below
-        fields = {key.replace(".", "_"): quoted_path(key) for key in keys if is_field(key)}
-        steps = written.get("steps", ())
-        if not fields or not isinstance(steps, list | tuple):
-            return written
-        own = {"keys": [key.replace(".", "_") if is_field(key) else key for key in keys], "steps": [*steps, {"columns": fields}]}
-        return {**written, **own}
+    @model_validator(mode="after")
+    def _fields_become_columns(self) -> Self:
+        """Add a step that makes columns of the fields of structs, ``a.b``, which the spec names as columns; that of a key is ``a_b``."""
+        made = {name for step in self.steps for name in step.columns or ()}
+        fields = {name.replace(".", "_"): quoted_path(name) for name in self.keys if "." in name and name not in made}
+        self.__dict__["keys"] = tuple(name.replace(".", "_") if name.replace(".", "_") in fields else name for name in self.keys)
+        fields |= {name: quoted_path(name) for _, name in self.plain_columns() if "." in name and name not in made}
+        if fields:
+            self.__dict__["steps"] = (*self.steps, SourceStep(columns=fields))
+        return self
 
     @model_validator(mode="after")
     def _names_do_not_clash(self) -> Self:
@@ -352,25 +344,18 @@ class Pipeline(SpecMapping):
     @property
     def row_steps(self) -> tuple[RowStep, ...]:
         """What is evaluated of each row before windows see it, in order; begins with the source's filter if there is anything else."""
-        found = []
+        if not self.steps:
+            return ()
+        found = [RowStep("source.filter", None, self.source.filter)] if self.source is not None and self.source.filter else []
         for index, step in enumerate(self.steps):
             found += [RowStep(f"steps.{index}.columns.{name}", name, text) for name, text in (step.columns or {}).items()]
             found += [RowStep(f"steps.{index}.filter", None, step.filter)] if step.filter is not None else []
-        made = {step.column for step in found}
-        fields = {name: where for where, name in reversed(self.plain_columns()) if is_field(name) and name not in made}
-        found += [RowStep(where, name, quoted_path(name)) for name, where in reversed(fields.items())]
-        own = self.source.filter if self.source is not None else None
-        return tuple([RowStep("source.filter", None, own), *found] if own and found else found)
+        return tuple(found)
 
     @property
     def own_filter(self) -> str | None:
         """The source's filter where it is all that rows go through; null if there are steps, of which it is the first."""
-        return self.source.filter if self.source is not None and not self.row_steps else None
-
-    @property
-    def filters_rows(self) -> bool:
-        """Whether some of the source's rows may be left out by a filter."""
-        return self.own_filter is not None or any(step.column is None for step in self.row_steps)
+        return self.source.filter if self.source is not None and not self.steps else None
 
     def conditions(self) -> tuple[str, ...]:
         """The distinct conditions except filters of rows, in the spec's order."""

@@ -30,7 +30,11 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "pipeline": ("Name of the pipeline; it stays with the sink.", "flight_delays"),
         "renamed_from": ("The name under which the pipeline built its sink, if it has been renamed since.", "delays"),
         "source": ("Where events come from; `windowmill try` and `aggregate` do without.", {"path": "${WAREHOUSE}/flights"}),
-        "keys": ("Columns by which events are grouped; none: one global group.", ["origin", "carrier"]),
+        "steps": (
+            "What rows go through before windows see them, in this order: computed columns and filters.",
+            [{"columns": {"delay": "dep_delay + arr_delay"}}, {"filter": "delay is not null"}],
+        ),
+        "keys": ("Columns by which events are grouped, or fields of structs (`user.id`); none: one global group.", ["origin", "carrier"]),
         "time": ("The time axis, and how long rows are waited for.", {"column": "departed_at", "disorder": "30 minutes"}),
         "windows": ("The windows, each with a name.", [{"name": "hourly", "type": "tumbling", "size": "1 hour"}]),
         "aggregates": ("Columns of the result -> the aggregate; see the page of aggregates.", {"mean_delay": {"mean": "delay"}}),
@@ -67,6 +71,13 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
             "Versions that update or remove rows: `refuse` stops the run, `ignore` skips them, `restate` brings new revisions.",
             "ignore",
         ),
+    },
+    "SourceStep": {
+        "columns": (
+            "Columns -> Spark SQL over one row; each may use those before it, and take the place of one.",
+            {"origin": "upper(origin)"},
+        ),
+        "filter": ("A Spark SQL condition; the steps behind it, and windows, see the rows for which it is true.", "delay is not null"),
     },
     "Table": {"path": _PATH, "storage_options": _STORAGE, "table": _TABLE},
     "Time": {

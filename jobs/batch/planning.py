@@ -418,7 +418,7 @@ def has_brief_use(runnable: Runnable, source: SourceTable, reading: Reading) -> 
     if is_short_run(reading.size_bytes):
         return True
     pipeline = runnable.pipeline
-    if not (pipeline.conditions() or pipeline.own_filter or pipeline.row_steps):
+    if not (pipeline.conditions() or pipeline.own_filter or pipeline.steps):
         return source.plain_files(reading) is not None
     return _is_plain(pipeline, source, reading)
 

@@ -437,7 +437,7 @@ class Restatement:
         plan, rows, scope, time = self.plan, self.rows, self.scope, self._pipeline.time
         place, source = self.runnable.places.restated, rows.source
         staying, _ = staying_and_counting(self.runnable, rows, read_as_of(plan), late=plan.late, delivered_again=self.delivered_again)
-        unread = {UNREAD: pa.string()} if source.may_refuse else {}
+        unread = {UNREAD: pa.string()} if source.has_unread or source.reader is not None else {}
         names = [*rows.types, *unread]
         # A name with a dot would be a step into a struct.
         stored = {name: f"_field_{number}" if "." in name else name for number, name in enumerate(names)}

@@ -427,7 +427,7 @@ def _of_rows(pipeline: Pipeline, rows: pa.Table, files: int) -> Measured:
 def _examples(pipeline: Pipeline, rows: pa.Table) -> list[str]:
     """Lines that could not be read, with their places; else times that could not."""
     if UNREAD in rows.column_names and rows.column(UNREAD).null_count < rows.num_rows:
-        return [text for text in details_of(rows.column(UNREAD).drop_null().slice(0, _EXAMPLES)) if text is not None]
+        return [text for text in details_of(rows.column(UNREAD).unique().drop_null().slice(0, _EXAMPLES)) if text is not None]
     odd = rows.filter(pc.is_in(rows.column(REASON), pa.array(["bad_time", "time_out_of_range", "future_time"])))
     return [repr(str(value)[:_SHOWN]) for value in odd.column(pipeline.time.column).unique().slice(0, _EXAMPLES).to_pylist()]
 

@@ -33,7 +33,6 @@ from windowmill.checkpoints.stores import is_table
 from windowmill.jobs.commands.summaries import bound, facts_table, titled
 from windowmill.jobs.commands.terminal import Answer, AsJson, Spec, load_pipeline, named_values, show
 from windowmill.jobs.json_lines import plain
-from windowmill.jobs.sources.steps import Steps
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import BATCH, DUE, FIRST, KIND, LIVE, NEXT, NODE_LEVEL, NUMBER_OF, POSITION, SEQUENCE, TIME
 from windowmill.windowing.columnar.hashes import REMEDY
@@ -149,7 +148,11 @@ def source_types(ledger: Ledger, path: str, pipeline: Pipeline) -> dict[str, pa.
     if newest is None:
         raise StateError(f"state {path}: there is no ledger in its folder; restore the folder from a copy")
     types = {field.name: field.type for field in pa.schema(Schema.from_json(newest.plan.source_schema).to_arrow())}
-    return types | dict(Steps.of(pipeline, types).made)
+    if not pipeline.steps:
+        return types
+    from windowmill.jobs.sources.steps import RowSteps  # loads the parser
+
+    return types | dict(RowSteps.of(pipeline, types).made)
 
 
 def partials_told(partials: Mapping[str, Any], objects: Set[str]) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import seen_after
 from windowmill.jobs.layouts.output import Output, Role, RowWriter
 from windowmill.jobs.schedulers.local import NewRows, compute_parts, load
-from windowmill.jobs.sources.steps import Steps
 from windowmill.jobs.sources.unusable_rows import EventTimes, details_of, reasons_of
 from windowmill.jobs.spec_checks import condition_problems, function_problems, import_from_here, refuse_first
 from windowmill.windowing import reference
@@ -414,10 +413,12 @@ def _write(pieces: Iterable[bytes | pa.Buffer], out: TextIO) -> None:
 
 def _behind_steps(rows: JsonRows, pipeline: Pipeline) -> JsonRows:
     """The rows that filters of the steps leave, with the columns that steps make; those on which one fails are refused."""
-    if not pipeline.row_steps or not rows.table.num_rows:
+    if not pipeline.steps or not rows.table.num_rows:
         return rows
+    from windowmill.jobs.sources.steps import RowSteps  # loads the parser
+
     table = _in_utc(rows.table)
-    steps = Steps.of(pipeline, {field.name: field.type for field in table.schema})
+    steps = RowSteps.of(pipeline, {field.name: field.type for field in table.schema})
     for where, why in steps.outside.items():
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: {where}: {why}; use --engine spark")
     behind = steps.over(table.append_column(ROW, pa.array(np.arange(table.num_rows))))

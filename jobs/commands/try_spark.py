@@ -15,7 +15,7 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.spark_files import judged
 from windowmill.jobs.spark.access import frame_of
 from windowmill.jobs.spark.session import shipment_of, spark_session
-from windowmill.windowing.spec import Pipeline, Step
+from windowmill.windowing.spec import Pipeline, SourceStep
 
 if TYPE_CHECKING:
     from windowmill.jobs.spark.access import DataFrame
@@ -54,7 +54,7 @@ class SparkEngine:
         pipeline = self._pipeline
         if pipeline.source is None or pipeline.source.filter is None or pipeline.own_filter is not None:
             return pipeline
-        return pipeline.model_copy(update={"steps": (Step(filter=pipeline.source.filter), *pipeline.steps)})
+        return pipeline.model_copy(update={"steps": (SourceStep(filter=pipeline.source.filter), *pipeline.steps)})
 
     def _read(self, frame: DataFrame) -> tuple[DataFrame, list[tuple[int, str]]]:
         """The rows that the source's filter leaves, and places and reasons of those on which it fails."""

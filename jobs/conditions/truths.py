@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,9 +29,14 @@ def conditions_by_field(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
             yield f"aggregates.{name}.where", aggregate.where
 
 
+def _evaluator() -> Any:
+    from windowmill.jobs.conditions import evaluator  # loads the parser, which a spec without conditions does without
+
+    return evaluator
+
+
 def columns_of(condition: str) -> frozenset[str]:
     """Names of the columns that ``condition`` reads; of a field in a column that of the column."""
-    # Loads the parser, which a spec without conditions does without; so do other imports within functions here.
     from windowmill.jobs.conditions import checks
 
     return checks.columns_of(condition)
@@ -45,16 +50,14 @@ def read_by(conditions: Iterable[str], names: Iterable[str]) -> list[str]:
 
 def value_of(condition: str, columns: Mapping[str, pa.Array], n: int) -> Value:
     """A condition over ``n`` rows of ``columns``; raises ``OutsideError``, and ``SpecError`` for a constant that cannot be what it must."""
-    from windowmill.jobs.conditions import evaluator
-
-    return evaluator.value_of(condition, columns, n)
+    found: Value = _evaluator().value_of(condition, columns, n)
+    return found
 
 
 def expression_value(text: str, columns: Mapping[str, pa.Array], n: int) -> Value:
     """An expression of any type over ``n`` rows of ``columns``; raises as :func:`value_of`."""
-    from windowmill.jobs.conditions import evaluator
-
-    return evaluator.expression_value(text, columns, n)
+    found: Value = _evaluator().expression_value(text, columns, n)
+    return found
 
 
 def every_condition(pipeline: Pipeline) -> tuple[str, ...]:
@@ -131,18 +134,17 @@ def may_fail(condition: str, types: Mapping[str, pa.DataType]) -> bool:
 
 
 def _outside(condition: str, types: Mapping[str, pa.DataType]) -> tuple[str | None, bool]:
-    from windowmill.jobs.conditions import evaluator
-
-    return evaluator.outside_over(condition, tuple((name, types[name]) for name in read_by([condition], types)))
+    found: tuple[str | None, bool] = _evaluator().outside_over(
+        condition, tuple((name, types[name]) for name in read_by([condition], types))
+    )
+    return found
 
 
 def outside_by_field(pipeline: Pipeline, types: Mapping[str, pa.DataType] | None = None) -> dict[str, str]:
     """Why only Spark evaluates a condition, by the path of its field; without the columns' ``types``, as far as they do not decide."""
     found = {}
     for where, text in conditions_by_field(pipeline):
-        from windowmill.jobs.conditions import evaluator  # loads the parser
-
-        why = evaluator.outside_whatever(text) if types is None else outside_problem(text, types)
+        why = _evaluator().outside_whatever(text) if types is None else outside_problem(text, types)
         if why is not None:
             found[where] = f"{why}; `compute: local` and `windowmill try` refuse it"
     return found

@@ -182,7 +182,7 @@ class TableInput(SourceInput):
             latest=latest,
             check=check,
             kept_gaps=plan.keeps_gaps,
-            has_unread=source.may_refuse,
+            has_unread=source.has_unread or source.reader is not None,
             reads_state=plan.range is None and not plan.replaces_state,
             recomputes_range=plan.range is not None and not plan.builds_state,
             is_limited=True,

@@ -145,7 +145,7 @@ def combine_counts(parts: Sequence[Part], done: Sequence[Output], refused: int) 
 
 def check_balance(batch: TableInput, counts: Counts) -> None:
     """Raise ``WindowmillError`` if the rows of ``batch`` do not balance."""
-    filtered, read = batch.pipeline.filters_rows, counts.rows_read
+    filtered, read = batch.runnable.source.filter is not None or any(step.filter for step in batch.pipeline.steps), counts.rows_read
     by_log, is_known = sum(file.rows or 0 for file in batch.reading.files), all(file.rows is not None for file in batch.reading.files)
     may_be_fewer = filtered or not all(file.is_counted for file in batch.reading.files)
     is_balanced = read == counts.rows_applied + counts.rows_quarantined

@@ -88,7 +88,7 @@ def times_of(rows: Sequence[pa.Table]) -> Times:
 def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> list[Times]:
     """The event times of ``parts`` by the source's log and the files' footers."""
     pipeline = batch.pipeline
-    decides = pipeline.time.end is None and pipeline.own_filter is None and not plain.steps
+    decides = pipeline.time.end is None and pipeline.own_filter is None and plain.steps is None
     decides = decides and not plain.conditions.may_fail
     least, greatest = accepted_times(pipeline)
     greatest = greatest if batch.latest is None else min(greatest, batch.latest)
@@ -267,7 +267,7 @@ def _look(
 def answers_of(batch: TableInput, spark: SparkSession, options: Mapping[str, Options]) -> Answers:
     """Where the conditions that only Spark evaluates hold for the rows of ``batch``; none if Spark must read the rows itself."""
     plain = PlainRows.of(batch.pipeline, batch.source, batch.reading, None)
-    if plain is None or plain.steps or batch.expected_rows > _MAX_ANSWERED_ROWS:
+    if plain is None or plain.steps is not None or batch.expected_rows > _MAX_ANSWERED_ROWS:
         return NO_ANSWERS
     conditions = list(plain.conditions.outside)
     names = read_by(conditions, plain.form.types)

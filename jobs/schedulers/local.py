@@ -102,7 +102,8 @@ def input_names(*stages: RowColumns) -> list[str]:
 def _why(batch: TableInput) -> str:
     """Why the rows of ``batch`` need Spark."""
     try:
-        for step, why in Columns.of(batch.plan.source_schema).steps(batch.pipeline).outside.items():
+        steps = Columns.of(batch.plan.source_schema).steps(batch.pipeline)
+        for step, why in ({} if steps is None else steps.outside).items():
             return f"{step}: {why}"
         for condition, why in local_conditions(batch.pipeline, batch.columns).outside.items():
             return f"condition {condition!r}: {why}"

@@ -188,13 +188,8 @@ class SourceTable(ABC):
     is_restatable: ClassVar[bool] = False
     #: Whether its files may be restated by their names.
     names_files: ClassVar[bool] = False
-    #: Whether rows of its files come with the column ``UNREAD``.
+    #: Whether rows of its files come with the column ``UNREAD``; all do that have gone through steps.
     has_unread: ClassVar[bool] = False
-
-    @property
-    def may_refuse(self) -> bool:
-        """Whether rows come with the column ``UNREAD`` once they have gone through the steps."""
-        return self.has_unread or self.reader is not None
 
     def used_by(self, pipeline: Pipeline) -> Self:  # noqa: ARG002 - for kinds whose values are texts
         """The source as ``pipeline`` uses it."""
@@ -426,7 +421,7 @@ def open_source(pipeline: Pipeline, probed: Any = None) -> SourceTable:
     for where, problem in kind_problems(settings):
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: {where}: {problem}")
     kind = KINDS[settings.format]
-    reader = pipeline if pipeline.row_steps else None
+    reader = pipeline if pipeline.steps else None
     if not kind.records:
         found: SourceTable = resolve(kind.open)(settings) if probed is None else probed
         return found if reader is None else replace(found, reader=reader)  # all values of a Delta table fit their columns

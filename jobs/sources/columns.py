@@ -18,15 +18,15 @@ from windowmill.checkpoints.committer import widens
 from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.conditions.truths import columns_of, conditions_by_field, every_condition, read_by
 from windowmill.jobs.sources.options import TEXT_FORMATS
-from windowmill.jobs.sources.steps import NO_STEPS, Steps
 from windowmill.windowing.columnar.added_columns import TAKEN
 from windowmill.windowing.errors import SourceSchemaError, first_line, no_column
 from windowmill.windowing.kernels.layout import WiderPartials
 from windowmill.windowing.layouts import divide, live_columns
-from windowmill.windowing.spec import Pipeline, is_field
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.base import SourceTable
+    from windowmill.jobs.sources.steps import RowSteps
 
 #: Metadata of a column under column mapping: its id in the table and its name in the files, which it keeps when it is renamed.
 COLUMN_ID, PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
@@ -79,15 +79,18 @@ class Columns:
                 odd.add(field.name)
         return {name: kind for name, kind in self.arrow.items() if name not in odd}
 
-    def steps(self, pipeline: Pipeline) -> Steps:
-        """The steps of ``pipeline`` over these columns; raises as :meth:`.Steps.of`."""
+    def steps(self, pipeline: Pipeline) -> RowSteps | None:
+        """The steps of ``pipeline`` over these columns, null if it has none; raises as :meth:`.RowSteps.of`."""
+        if not pipeline.steps:
+            return None
         known = self.in_conditions
-        return Steps.of(pipeline, self.arrow, [name for name in self.struct.names if name not in known]) if pipeline.row_steps else NO_STEPS
+        odd = [name for name in self.struct.names if name not in known]
+        steps: RowSteps = _steps().RowSteps.of(pipeline, self.arrow, odd)
+        return steps
 
     def seen_by(self, pipeline: Pipeline) -> Columns:
-        """The columns that windows of ``pipeline`` see: these, with those that its steps make; raises as :meth:`.Steps.of`."""
-        steps = self.steps(pipeline)
-        if not steps.made:
+        """The columns that windows of ``pipeline`` see: these, with those that its steps make; raises as :meth:`.RowSteps.of`."""
+        if not pipeline.steps or (steps := self.steps(pipeline)) is None:
             return self
         made = {name: T.StructField(name, from_arrow_type(kind, prefer_timestamp_ntz=True)) for name, kind in steps.made.items()}
         return Columns(T.StructType([made.get(name) or self.struct[name] for name in steps.after(self.struct.names)]))
@@ -120,34 +123,25 @@ class Columns:
         ``unread`` are further columns of the source that are not read, each with the reason; ``untyped`` those of these that
         have no value yet.
         """
+        problems = list(self._problems_of_steps(pipeline, place, untyped)) if pipeline.steps else []
+        instead = "write it in one type that is read, or give the columns as source.options.schema"
+        problems += [(place, f"column {name!r} {unread[name]}; {instead}") for name in (read_columns(pipeline, unread) if unread else ())]
+        for where, problem in problems or self.seen_by(pipeline).misfits(pipeline, place, untyped):
+            raise SourceSchemaError(f"pipeline {pipeline.pipeline}: {where}: {problem}")
 
-        def refuse(problems: Iterator[tuple[str, str]]) -> None:
-            for where, problem in problems:
-                raise SourceSchemaError(f"pipeline {pipeline.pipeline}: {where}: {problem}")
-
-        refuse(self._unread(pipeline, place, unread, untyped))
-        refuse(self.seen_by(pipeline).misfits(pipeline, place, untyped))
-
-    def _unread(self, pipeline: Pipeline, place: str, unread: Mapping[str, str], untyped: Collection[str]) -> Iterator[tuple[str, str]]:
-        """Problems of columns that are read, before steps."""
-        instead = "give the columns as source.options.schema"
-        for name in read_columns(pipeline, unread):
-            yield place, f"column {name!r} {unread[name]}; write it in one type that is read, or {instead}"
+    def _problems_of_steps(self, pipeline: Pipeline, place: str, untyped: Collection[str]) -> Iterator[tuple[str, str]]:
+        instead = "give the columns as source.options.schema, or run when a file has a value"
         for step in pipeline.row_steps:
             for name in read_by([step.text], untyped):
-                why = f"column {name!r} of {place} has no value yet, so that its type is not known"
-                yield step.field, f"{why}; {instead}, or run when a file has a value"
-            path = step.text.replace("`", "")
-            if (
-                step.column in pipeline.keys
-                and step.column in self.struct.names
-                and is_field(path)
-                and path.replace(".", "_") == step.column
-            ):
-                yield "keys", f"{step.column!r}, the name of {path}, is a column of {place} too; give the field another name by a step"
+                yield step.field, f"column {name!r} of {place} has no value yet, so that its type is not known; {instead}"
+            if step.column in pipeline.keys and step.column in self.struct.names:
+                path = step.text.replace("`", "")
+                if "." in path and path.replace(".", "_") == step.column:
+                    yield "keys", f"{step.column!r}, the name of {path}, is a column of {place} too; give the field another name by a step"
 
     def misfits(self, pipeline: Pipeline, place: str, untyped: Collection[str]) -> Iterator[tuple[str, str]]:
         """Problems of the columns, which windows of ``pipeline`` see, as pairs (path of the field, problem and remedy)."""
+        kinds = {each.name: each.dataType for each in self.struct}
         keys = [(f"keys.{index}", name) for index, name in enumerate(pipeline.keys)]
         ties = [(f"time.tie_break.{index}", name) for index, name in enumerate(pipeline.time.tie_break)]
         axis = [("time.column", pipeline.time.column), *([("time.end", pipeline.time.end)] if pipeline.time.end else [])]
@@ -158,15 +152,15 @@ class Columns:
             if name not in self.struct.names:
                 yield where, no_column(place, name, set(self.struct.names))
         for where, name in keys:
-            if isinstance(self.type_of(name), T.ArrayType | T.MapType | T.StructType | T.VariantType):
-                instead = "name a column of a simple type, or add one to the source that holds the part of it that is meant"
-                yield where, f"{name!r} is {self.type_of(name).simpleString()}, which cannot be a key; {instead}"
+            if isinstance(kinds[name], T.ArrayType | T.MapType | T.StructType | T.VariantType):
+                instead = "name a column of a simple type, a field of it (a.b), or a column that a step makes of it"
+                yield where, f"{name!r} is {kinds[name].simpleString()}, which cannot be a key; {instead}"
         for where, name in ties:
-            if isinstance(self.type_of(name), T.ArrayType | T.MapType | T.StructType):
-                yield where, f"{name!r} is {self.type_of(name).simpleString()}; expected values that have an order"
+            if isinstance(kinds[name], T.ArrayType | T.MapType | T.StructType):
+                yield where, f"{name!r} is {kinds[name].simpleString()}; expected values that have an order"
         unit = pipeline.time.unit
         for where, name in axis:
-            kind = self.type_of(name)
+            kind = kinds[name]
             whole, is_of = isinstance(kind, T.IntegralType), f"{name!r} is {kind.simpleString()}"
             if whole and unit is None:
                 yield where, f"{is_of}; say what it counts with time.unit (us, ms, s or none)"
@@ -178,7 +172,7 @@ class Columns:
             if not whole and kind.typeName() not in ("timestamp", "timestamp_ntz", "date", "string"):
                 yield where, f"{is_of}; expected a timestamp, a date or an integer"
         for where, use in uses:
-            kind = self.type_of(use.column)
+            kind = kinds[use.column]
             is_number = isinstance(kind, T.NumericType | T.BooleanType)
             is_instant = kind.typeName() in ("timestamp", "timestamp_ntz", "date")
             if use.column not in [name for _, name in axis] and not (is_number if use.required == "number" else is_instant):
@@ -206,9 +200,18 @@ def physical_name(field: T.StructField) -> str:
 
 def read_columns(pipeline: Pipeline, names: Iterable[str]) -> list[str]:
     """Those of the source's columns ``names`` that the pipeline reads: those that its spec names, and those that its steps read."""
-    names, steps = list(names), Steps(pipeline.row_steps)
-    made = [step.column for step in steps.steps if step.column is not None]
-    return steps.read(used_columns(pipeline, [*names, *made]), names) if steps else used_columns(pipeline, names)
+    names = list(names)
+    if not pipeline.steps:
+        return used_columns(pipeline, names)
+    made = [step.column for step in pipeline.row_steps if step.column is not None]
+    read: list[str] = _steps().RowSteps(pipeline.row_steps).read(used_columns(pipeline, [*names, *made]), names)
+    return read
+
+
+def _steps() -> Any:
+    from windowmill.jobs.sources import steps  # loads the parser, which a spec without steps does without
+
+    return steps
 
 
 def used_columns(pipeline: Pipeline, names: Iterable[str]) -> list[str]:
@@ -226,8 +229,8 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
     stored = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
-    stored |= set(Steps(pipeline.row_steps).read((), old.names))  # what is made of them may be
-    used = set(read_columns(pipeline, old.names))
+    used = set(read_columns(pipeline, old.names) if pipeline.steps else used_columns(pipeline, old.names))
+    stored |= used if pipeline.steps else set()  # what steps make of them may be
     for field in old:
         if field.name not in used:
             continue

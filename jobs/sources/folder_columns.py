@@ -96,13 +96,17 @@ def with_wider_types(schema_json: str, pipeline: Pipeline, paths: Iterable[str])
             counted -= set() if spec.declaration.takes == "number" else set(spec.columns)
     if any(window.reads_whole_rows for window in pipeline.windows) or not types.keys() >= uses.keys():
         return schema_json, frozenset()
+
+    def results(own: Mapping[str, pa.DataType]) -> Mapping[str, pa.DataType]:
+        return result_types(pipeline, Columns.of_arrow(pa.schema(list(own.items()))).seen_by(pipeline).arrow if pipeline.steps else own)
+
     for name in counted:
         doubled = types | {name: pa.float64()}
-        if pa.types.is_int64(types[name]) and result_types(pipeline, doubled) == result_types(pipeline, types):
+        if pa.types.is_int64(types[name]) and results(doubled) == results(types):
             types = doubled
     is_iso = pipeline.source is not None and not pipeline.source.options.keys() & set(TIME_OPTIONS)
     days = {name for name in (pipeline.time.column, pipeline.time.end) if name is not None and is_iso and name not in kept}
-    days = {name for name in days if pa.types.is_date(types[name])}
+    days = {name for name in days if name in types and pa.types.is_date(types[name])}
     wider = {name: "timestamp" if name in days else "double" for name, kind in types.items() if name in days or pa.types.is_float64(kind)}
     schema = json.loads(schema_json)
     for column in schema["fields"]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +21,14 @@ from windowmill.jobs.sources.base import PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.parquet_columns import unreadable
 from windowmill.jobs.sources.plain_files import FilePart, Form, NotPlainError, OpenFile, read
-from windowmill.jobs.sources.steps import NO_STEPS, Steps
 from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.windowing.columnar.added_columns import CORRUPT, FAILED, FILE, REASON, ROW, TIME, UNREAD, UNTIL_OF, VERSION
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
+
+if TYPE_CHECKING:
+    from windowmill.jobs.sources.steps import RowSteps
 
 #: Metadata of a column that Spark fills in where a file lacks it.
 _DEFAULT = "EXISTS_DEFAULT"
@@ -62,9 +65,9 @@ class PlainRows:
     ``versions``: the version of each file; none if files have no versions.
     ``form``: that of the columns of the files.
     ``conditions``: all conditions of the spec, including the source's own filter.
-    ``has_unread``: whether rows of the files come with the column ``UNREAD``.
+    ``has_unread``: whether rows come with the column ``UNREAD``, as those that have gone through steps do.
     ``answers``: those of Spark to conditions that only it evaluates.
-    ``steps``: what rows go through.
+    ``steps``: what rows go through; null if windows see them as they are.
     """
 
     pipeline: Pipeline
@@ -74,7 +77,7 @@ class PlainRows:
     conditions: Conditions
     has_unread: bool = False
     answers: Answers = NO_ANSWERS
-    steps: Steps = NO_STEPS
+    steps: RowSteps | None = None
 
     @classmethod
     def of(cls, pipeline: Pipeline, source: SourceTable, reading: Reading, answers: Answers | None = NO_ANSWERS) -> PlainRows | None:
@@ -83,12 +86,12 @@ class PlainRows:
         Without the ``answers`` that its conditions need, the rows are null too, unless ``answers`` is null: they are asked for then.
         """
         columns = Columns.of(source.schema_json)
-        steps = NO_STEPS if source.reader is None else columns.steps(source.reader)
+        steps = None if source.reader is None else columns.steps(source.reader)
         try:
-            conditions = local_conditions(pipeline, Columns.of_source(source))
+            conditions = local_conditions(pipeline, columns if source.reader is None else columns.seen_by(source.reader))
         except NotPlainError:
             return None
-        if steps.outside:
+        if steps is not None and steps.outside:
             return None
         if answers is not None and not conditions.outside.keys() <= answers.holds.keys():
             return None
@@ -97,18 +100,15 @@ class PlainRows:
             return None
         form = Form(columns.arrow, columns.fixed_lengths)
         versions = [file.version for file in reading.files]
-        return cls(pipeline, files, versions, form, conditions, source.has_unread, answers or NO_ANSWERS, steps)
+        return cls(pipeline, files, versions, form, conditions, source.has_unread or steps is not None, answers or NO_ANSWERS, steps)
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
         """Arrow type of each column that windows may see."""
+        if self.steps is None:
+            return self.form.types
         types = {**self.form.types, **self.steps.made}
         return {name: types[name] for name in self.steps.after(list(self.form.types))}
-
-    @property
-    def may_refuse(self) -> bool:
-        """Whether rows that have gone through the steps come with the column ``UNREAD``."""
-        return self.has_unread or bool(self.steps)
 
     def read(self, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> pa.Table | None:
         """As :meth:`read_here`; null if only Spark can read the rows."""
@@ -147,14 +147,15 @@ class PlainRows:
     def needed(self, columns: Sequence[str]) -> list[str]:
         """The columns of the files from which ``columns`` come, and those that event times and conditions read."""
         own = EventTimes(self.pipeline, None, self.has_unread).read
-        wanted = list(dict.fromkeys([*columns, *own, *read_by(self.conditions.texts, self.types)]))
-        return wanted if not self.steps else [*self.steps.read(wanted, list(self.form.types)), *([UNREAD] if self.has_unread else [])]
+        if self.steps is None:
+            return list(dict.fromkeys([*columns, *own, *read_by(self.conditions.texts, self.form.types)]))
+        return [*self.steps.read([*columns, *own, *read_by(self.conditions.texts, self.types)], list(self.form.types)), UNREAD]
 
     def evaluated(
         self, rows: pa.Table, columns: Sequence[str], conditions: Sequence[str], latest: int | None, file: int | None = None
     ) -> pa.Table:
         """``rows`` as read, all of one ``file`` or with the index of each in a column, with what :meth:`read` adds."""
-        rows = self.steps.over(rows)
+        rows = rows if self.steps is None else self.steps.over(rows)
         truths = self.conditions.over(rows)
         for condition in self.conditions.outside:
             place, holds = rows.column(ROW).to_numpy(), np.zeros(rows.num_rows, np.bool_)
@@ -164,7 +165,7 @@ class PlainRows:
             truths[condition] = Truth(pa.array(holds), pa.array(np.zeros(rows.num_rows, np.bool_)))
         if truths:
             rows = rows.append_column(FAILED, reduce(pc.or_, (truth.failed for truth in truths.values())))
-        rows = EventTimes(self.pipeline, latest, self.may_refuse).of(rows)
+        rows = EventTimes(self.pipeline, latest, self.has_unread).of(rows)
         for condition in conditions:
             holds = truths[condition].holds
             known = rows.column(REASON).null_count == rows.num_rows

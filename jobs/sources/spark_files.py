@@ -34,7 +34,7 @@ from windowmill.jobs.sources.base import AddedFile, PlainFile, Reading, SourceTa
 from windowmill.jobs.sources.columns import DECLARED, Columns, physical_name, with_fields
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.plain_rows import batches_of, keeps_unread, places
-from windowmill.jobs.sources.steps import Steps
+from windowmill.jobs.sources.steps import RowSteps
 from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.jobs.spark.access import UNESCAPED, access_to, frame_of, map_in_arrow
 from windowmill.jobs.spark.spark_settings import ABSOLUTE, full_path, literal_path, reader_options, spark_path
@@ -227,16 +227,16 @@ def read_rows(
     columns = Columns.of(table.schema_json)
     if columns.taken is not None:
         raise SourceSchemaError(f"source {table.path}: the column name {columns.taken!r} is taken by windowmill; rename it in the source")
-    rows = rows_behind_steps(spark, table, reading)
+    rows, has_unread = rows_behind_steps(spark, table, reading), table.has_unread or table.reader is not None
     columns = Columns.of_source(table)
     wanted, pipeline = runnable.pipeline.own_filter, runnable.pipeline
     if wanted:
         chosen, failed = judged(wanted, columns.in_conditions)
         # Rows on which the filter fails, or that could not be read, are kept for quarantine.
         kept = [failed] if failed is not None else []
-        kept += [F.col(backquoted(UNREAD)).isNotNull()] if table.may_refuse and keeps_unread(wanted) else []
+        kept += [F.col(backquoted(UNREAD)).isNotNull()] if has_unread and keeps_unread(wanted) else []
         rows = rows.where(reduce(or_, kept, F.coalesce(chosen, F.lit(False))) if kept else chosen)
-    times = EventTimes(pipeline, pipeline.time.latest(now_us), table.may_refuse)
+    times = EventTimes(pipeline, pipeline.time.latest(now_us), has_unread)
     if select is None:
         return with_event_times(rows, times, columns)
     # Spark would move filters on event times, and with them the function of Python that gives these, below joins by which `select`
@@ -253,6 +253,8 @@ def rows_behind_steps(spark: SparkSession, table: SourceTable, reading: Reading)
 def behind_steps(rows: DataFrame, pipeline: Pipeline, columns: Columns) -> DataFrame:
     """``rows``, of which ``columns`` are those of the source, once they have gone through the steps of ``pipeline``."""
     steps = columns.steps(pipeline)
+    if steps is None:
+        return rows
     if UNREAD not in rows.columns:
         rows = rows.withColumn(UNREAD, F.lit(None).cast("string"))
     for is_outside, group in groupby(steps.steps, key=lambda step: step.field in steps.outside):
@@ -269,7 +271,7 @@ def behind_steps(rows: DataFrame, pipeline: Pipeline, columns: Columns) -> DataF
     return rows
 
 
-def _by_steps(rows: DataFrame, steps: Steps) -> DataFrame:
+def _by_steps(rows: DataFrame, steps: RowSteps) -> DataFrame:
     """``rows`` once tasks of Python have taken them through ``steps``, which read no other columns than they need."""
     types = {field.name: field.type for field in to_arrow_schema(rows.schema, timezone="UTC")}
     read = [*steps.read((), [name for name in types if name != UNREAD]), UNREAD]
@@ -360,9 +362,9 @@ def _by_arrow(condition: str, types: Mapping[str, pa.DataType]) -> Column:
 
 def asks_zone(pipeline: Pipeline, columns: Columns) -> str | None:
     """A condition or step over ``columns``, without the source's filter, that Spark evaluates and that may depend on the session's zone."""
-    outside, types = columns.steps(pipeline).outside, columns.seen_by(pipeline).in_conditions
+    steps, types = columns.steps(pipeline), columns.seen_by(pipeline).in_conditions
     known = {**columns.in_conditions, **types}
-    texts = [step.text for step in pipeline.row_steps if step.field in outside]
+    texts = [] if steps is None else [step.text for step in steps.steps if step.field in steps.outside]
     texts += [condition for condition in pipeline.conditions() if outside_problem(condition, types) is not None]
     return next((text for text in texts if _is_about_time(text, known)), None)
 

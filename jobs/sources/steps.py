@@ -9,28 +9,25 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 
-from windowmill.jobs.conditions.truths import columns_of, read_by
+from windowmill.jobs.conditions.checks import columns_of
+from windowmill.jobs.conditions.evaluated import Mask, OutsideError, Value, mask_of, name_of
+from windowmill.jobs.conditions.evaluator import spark_kind, step_value, type_of_cast
+from windowmill.jobs.conditions.truths import read_by
 from windowmill.jobs.sources.unusable_rows import BAD_COLUMN, BAD_CONDITION, SHOWN, failure_of, unread_text
-from windowmill.windowing.columnar.added_columns import UNREAD
+from windowmill.windowing.columnar.added_columns import CORRUPT, UNREAD
 from windowmill.windowing.errors import SourceSchemaError, SpecError, no_column
-from windowmill.windowing.spec import RowStep
-
-if TYPE_CHECKING:
-    from windowmill.jobs.conditions.evaluated import Mask, Value
-    from windowmill.windowing.spec import Pipeline
-
+from windowmill.windowing.spec import Pipeline, RowStep
 
 #: Beginnings of the paths of fields in which a column has a type of its own: as a text, 9 comes after 10.
 _TYPED = ("aggregates.", "windows.", "time.tie_break.")
 
 
 @dataclass(frozen=True)
-class Steps:
+class RowSteps:
     """The steps of a pipeline over source columns of given types; small and picklable.
 
     ``made``: type of each column that a step makes, as the last one that makes it leaves it.
@@ -44,11 +41,12 @@ class Steps:
     may_fail: bool = False
 
     @classmethod
-    def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType], odd: Sequence[str] = ()) -> Steps:
+    def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType], odd: Sequence[str] = ()) -> RowSteps:
         """The steps of ``pipeline`` over columns of ``types``; over those named in ``odd``, only Spark evaluates an expression.
 
         Raises ``SpecError``, naming the field, for an expression over a column that does not exist, or whose type is not known.
         """
+        typed = {name for where, name in pipeline.plain_columns() if "." in name and where.startswith(_TYPED)}
         known, made, outside, may_fail = dict(types), dict[str, pa.DataType](), dict[str, str](), False
         strange = {name.lower() for name in odd}
         for step in pipeline.row_steps:
@@ -69,7 +67,7 @@ class Steps:
                 continue
             kind = _cast_type(step, where, why) if value is None else value.kind
             _check_type(step, kind, where)
-            if step.field.startswith(_TYPED) and pa.types.is_string(known[used[0]]):
+            if step.column in typed and pa.types.is_string(known[used[0]]):
                 raise SpecError(
                     f"{where}: {step.column!r} is a field of JSON, a text; give it a type by a step, such as {{columns: {{value: "
                     f'"cast({step.column} as double)"}}}}, and name that column'
@@ -80,9 +78,6 @@ class Steps:
             known[step.column] = made[step.column] = kind
             strange.discard(step.column.lower())
         return cls(pipeline.row_steps, made, outside, may_fail)
-
-    def __bool__(self) -> bool:
-        return bool(self.steps)
 
     def after(self, names: Sequence[str]) -> list[str]:
         """The columns ``names`` of a source and those that steps make, which take the place of theirs of the same name in any case."""
@@ -101,16 +96,12 @@ class Steps:
 
     def over(self, rows: pa.Table) -> pa.Table:
         """``rows`` of the source that filters leave, with the columns that steps make, and ``UNREAD``."""
-        if not self.steps:
-            return rows
         columns, unread, kept = self.computed(rows)
         found = pa.table({**columns, UNREAD: unread})
         return found if kept.all() else found.filter(pa.array(kept))
 
     def computed(self, rows: pa.Table) -> tuple[dict[str, pa.Array], pa.Array, Mask]:
         """The columns behind the last step, ``UNREAD``, and which rows filters leave; each of shape (n,)."""
-        from windowmill.jobs.conditions.evaluated import mask_of  # loads the parser
-
         n = rows.num_rows
         unread = rows.column(UNREAD).combine_chunks() if UNREAD in rows.column_names else pa.nulls(n, pa.string())
         columns = {name: column.combine_chunks() for name, column in zip(rows.column_names, rows.columns, strict=True) if name != UNREAD}
@@ -123,7 +114,8 @@ class Steps:
             on &= ~failed
             if step.column is None:
                 holds = mask_of(value.array.fill_null(False))
-                kept &= holds | ~on
+                # Rows that could not be read are left out only by a filter on what they held.
+                kept &= holds | (failed if CORRUPT in used else ~on)
                 on &= holds
                 continue
             columns = {name: column for name, column in columns.items() if name.lower() != step.column.lower()}
@@ -133,21 +125,12 @@ class Steps:
         return columns, unread, kept
 
 
-#: Of rows that windows see as they are.
-NO_STEPS = Steps(())
-
-
 def _value_of(step: RowStep, columns: Mapping[str, pa.Array], n: int) -> Value:
-    from windowmill.jobs.conditions.evaluator import step_value  # loads the parser
-
     return step_value(step.text, columns, n, is_filter=step.column is None)
 
 
 def _over_none(step: RowStep, types: Mapping[str, pa.DataType], where: str) -> tuple[Value | None, str]:
     """The value of a step over no rows; null, and of what there is none here, if only Spark evaluates it."""
-    from windowmill.jobs.conditions.evaluated import OutsideError  # loads the parser
-    from windowmill.jobs.conditions.evaluator import spark_kind
-
     try:
         return _value_of(step, {name: pa.nulls(0, spark_kind(kind)) for name, kind in types.items()}, 0), ""
     except OutsideError as err:
@@ -158,8 +141,6 @@ def _over_none(step: RowStep, types: Mapping[str, pa.DataType], where: str) -> t
 
 def _cast_type(step: RowStep, where: str, why: str) -> pa.DataType:
     """The type to which an expression is cast that only Spark evaluates."""
-    from windowmill.jobs.conditions.evaluator import type_of_cast
-
     kind = type_of_cast(step.text)
     if kind is None:
         raise SpecError(f"{where}: got {step.text!r}, of which only Spark evaluates {why}; give its type: cast({step.text} as …)")
@@ -167,8 +148,6 @@ def _cast_type(step: RowStep, where: str, why: str) -> pa.DataType:
 
 
 def _check_type(step: RowStep, kind: pa.DataType, where: str) -> None:
-    from windowmill.jobs.conditions.evaluated import name_of
-
     if pa.types.is_null(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
         raise SpecError(f"{where}: got {step.text!r}, which is {name_of(kind)}; expected a value that a table can hold")
 

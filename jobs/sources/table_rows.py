@@ -34,7 +34,6 @@ from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, OpenFile, constant
 from windowmill.jobs.sources.plain_rows import batches_of
 from windowmill.jobs.sources.spark_files import behind_steps, rows_of
-from windowmill.jobs.sources.steps import NO_STEPS, Steps
 from windowmill.windowing.columnar.added_columns import FILE, ROW, UNREAD
 from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.errors import SourceRangeGoneError, first_line
@@ -42,6 +41,7 @@ from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.base import PlainFile
+    from windowmill.jobs.sources.steps import RowSteps
     from windowmill.jobs.spark.access import DataFrame, SparkSession
 
 #: Rows of files that Spark reads at a time.
@@ -91,8 +91,8 @@ class TableRows:
         return Columns.of(self.source.schema_json)
 
     @cached_property
-    def _steps(self) -> Steps:
-        return NO_STEPS if self.source.reader is None else self._stored.steps(self.source.reader)
+    def _steps(self) -> RowSteps | None:
+        return None if self.source.reader is None else self._stored.steps(self.source.reader)
 
     @property
     def others(self) -> tuple[str, ...]:
@@ -123,7 +123,7 @@ class TableRows:
         Of ``columns`` values are those that runs read; of ``others`` those of types that Arrow does not read so are null. Rows of a
         folder, and rows that go through steps, have ``UNREAD`` too; rows that filters of steps leave out are none of them.
         """
-        if not self._steps:
+        if self._steps is None:
             yield from self._stored_rows(files, live, columns, others)
             return
         names, wanted = self._stored.struct.names, [*columns, *others]
@@ -197,7 +197,7 @@ class TableRows:
                 first += batch.num_rows
 
     def _by_spark(
-        self, files: Sequence[AddedFile], live: Live, columns: Sequence[str], behind: Steps | None = None
+        self, files: Sequence[AddedFile], live: Live, columns: Sequence[str], behind: RowSteps | None = None
     ) -> Iterator[tuple[AddedFile, pa.Table]]:
         """The rows, ``behind`` the steps where some of these need Spark, then with ``UNREAD``."""
         if not files:

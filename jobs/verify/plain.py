@@ -167,7 +167,7 @@ class Plain(RereadRows):
         read = {TIME} | ({UNTIL_OF} if lasts else set()) | ({FILE} if without else set())
         added = {name: f"{sql} AS {name}" for name, sql in named.items() if name in read or name in values}
         table = f"delta.{backquoted(spark_path(self.source.path))}"
-        if pipeline.row_steps:
+        if pipeline.steps:
             of_files = [added.pop(name) for name in (FILE, ROW) if name in added]
             table = _steps_sql(pipeline, f"(SELECT {', '.join(['*', *of_files])} FROM {table})", Columns.of(self.source.schema_json))
         tests = [f"{backquoted(name)} <=> {_literal(value)}" for name, value in zip(pipeline.keys, row.key, strict=True)]

@@ -361,7 +361,7 @@ class RereadRows:
         """How the rows arrived as far as it matters to ``windows``, by statistics; null if these are missing, or if ``surveyed``."""
         pipeline = self.pipeline
         left_out = (
-            pipeline.filters_rows or bool(pipeline.row_steps),
+            self.runnable.source.filter is not None or bool(pipeline.steps),
             self.source.deletion_vectors,
             pipeline.time.end is not None,
             Conditions.of(every_condition(pipeline), self._struct.in_conditions).may_fail,
