@@ -243,18 +243,15 @@ class Pipeline(SpecMapping):
         return hash(self.pipeline)
 
     @model_validator(mode="after")
-    def _fields_become_columns(self) -> Self:
-        """Add a step that makes columns of the fields of structs, ``a.b``, which the spec names as columns; that of a key is ``a_b``."""
+    def _names_do_not_clash(self) -> Self:
+        # A step makes columns of the fields of structs, ``a.b``, that the spec names as columns; that of a key is ``a_b``.
         made = {name for step in self.steps for name in step.columns or ()}
         fields = {name.replace(".", "_"): quoted_path(name) for name in self.keys if "." in name and name not in made}
-        self.__dict__["keys"] = tuple(name.replace(".", "_") if name.replace(".", "_") in fields else name for name in self.keys)
+        if fields:
+            self.__dict__["keys"] = tuple(name.replace(".", "_") if name.replace(".", "_") in fields else name for name in self.keys)
         fields |= {name: quoted_path(name) for _, name in self.plain_columns() if "." in name and name not in made}
         if fields:
             self.__dict__["steps"] = (*self.steps, SourceStep(columns=fields))
-        return self
-
-    @model_validator(mode="after")
-    def _names_do_not_clash(self) -> Self:
         taken: dict[str, str] = dict.fromkeys(RESERVED_COLUMNS, "a column of windowmill's own")
         for column in self.keys:
             if column.lower() in taken:

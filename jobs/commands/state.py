@@ -150,7 +150,7 @@ def source_types(ledger: Ledger, path: str, pipeline: Pipeline) -> dict[str, pa.
     types = {field.name: field.type for field in pa.schema(Schema.from_json(newest.plan.source_schema).to_arrow())}
     if not pipeline.steps:
         return types
-    from windowmill.jobs.sources.steps import RowSteps  # loads the parser
+    from windowmill.jobs.sources.row_steps import RowSteps  # loads the parser
 
     return types | dict(RowSteps.of(pipeline, types).made)
 

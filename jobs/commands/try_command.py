@@ -415,7 +415,7 @@ def _behind_steps(rows: JsonRows, pipeline: Pipeline) -> JsonRows:
     """The rows that filters of the steps leave, with the columns that steps make; those on which one fails are refused."""
     if not pipeline.steps or not rows.table.num_rows:
         return rows
-    from windowmill.jobs.sources.steps import RowSteps  # loads the parser
+    from windowmill.jobs.sources.row_steps import RowSteps  # loads the parser
 
     table = _in_utc(rows.table)
     steps = RowSteps.of(pipeline, {field.name: field.type for field in table.schema})

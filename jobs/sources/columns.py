@@ -26,7 +26,7 @@ from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.base import SourceTable
-    from windowmill.jobs.sources.steps import RowSteps
+    from windowmill.jobs.sources.row_steps import RowSteps
 
 #: Metadata of a column under column mapping: its id in the table and its name in the files, which it keeps when it is renamed.
 COLUMN_ID, PHYSICAL = "delta.columnMapping.id", "delta.columnMapping.physicalName"
@@ -209,9 +209,9 @@ def read_columns(pipeline: Pipeline, names: Iterable[str]) -> list[str]:
 
 
 def _steps() -> Any:
-    from windowmill.jobs.sources import steps  # loads the parser, which a spec without steps does without
+    from windowmill.jobs.sources import row_steps  # loads the parser, which a spec without steps does without
 
-    return steps
+    return row_steps
 
 
 def used_columns(pipeline: Pipeline, names: Iterable[str]) -> list[str]:
@@ -239,7 +239,7 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
         _check_same(field, new[field.name], field.name, place)
         wider = new[field.name].dataType
         is_padded_alike = _paddings(field) == _paddings(new[field.name])
-        if is_padded_alike and (field.name not in stored or _plain(wider) == _plain(field.dataType)):
+        if is_padded_alike and (field.name not in stored or wider == field.dataType or _plain(wider) == _plain(field.dataType)):
             continue
         alone = T.StructType([new[each.name] if each.name == field.name else each for each in old])
         why = _why_not_wider(pipeline, Columns(old), Columns(alone), field.name) if is_padded_alike else ""

@@ -28,7 +28,7 @@ from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
-    from windowmill.jobs.sources.steps import RowSteps
+    from windowmill.jobs.sources.row_steps import RowSteps
 
 #: Metadata of a column that Spark fills in where a file lacks it.
 _DEFAULT = "EXISTS_DEFAULT"
@@ -221,4 +221,5 @@ def local_conditions(pipeline: Pipeline, columns: Columns) -> Conditions:
     for field in columns.struct:
         if any(key.startswith(_DEFAULT) for key in field.metadata):
             raise NotPlainError(f"the column {field.name!r} has a default value")
-    return Conditions.of(every_condition(pipeline), columns.in_conditions)
+    conditions = every_condition(pipeline)
+    return Conditions.of(conditions, columns.in_conditions if conditions else {})

@@ -34,7 +34,6 @@ from windowmill.jobs.sources.base import AddedFile, PlainFile, Reading, SourceTa
 from windowmill.jobs.sources.columns import DECLARED, Columns, physical_name, with_fields
 from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.plain_rows import batches_of, keeps_unread, places
-from windowmill.jobs.sources.steps import RowSteps
 from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.jobs.spark.access import UNESCAPED, access_to, frame_of, map_in_arrow
 from windowmill.jobs.spark.spark_settings import ABSOLUTE, full_path, literal_path, reader_options, spark_path
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
 
     from windowmill.jobs.sources.delta_log import DeltaSource
     from windowmill.jobs.sources.folder import FolderSource
+    from windowmill.jobs.sources.row_steps import RowSteps
     from windowmill.windowing.spec import Pipeline
 
 _HOLDS, _FAILS = 1, 2

@@ -41,7 +41,7 @@ from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.base import PlainFile
-    from windowmill.jobs.sources.steps import RowSteps
+    from windowmill.jobs.sources.row_steps import RowSteps
     from windowmill.jobs.spark.access import DataFrame, SparkSession
 
 #: Rows of files that Spark reads at a time.
