@@ -355,7 +355,7 @@ def _of_number(source: pa.DataType, kind: pa.DataType) -> Callable[[pa.Array, pa
 
 
 def _whole_of_whole(array: pa.Array, kind: pa.DataType) -> Computed:
-    numbers, bound = numbers_of(array).astype(np.int64), 1 << kind.bit_width - 1
+    numbers, bound = numbers_of(array).astype(np.int64, copy=False), 1 << kind.bit_width - 1
     return array_of(numbers.astype(kind.to_pandas_dtype()), kind), (numbers < -bound) | (numbers > bound - 1)
 
 

@@ -176,7 +176,8 @@ def _in_numbers(kind: pa.DataType) -> pa.DataType:
 def numbers_of(array: pa.Array) -> npt.NDArray[Any]:
     """Values as numpy's, with zero in the place of null; of dates, instants and intervals their days or microseconds."""
     array = array.cast(BYTE) if array.type == BOOL else array.view(_in_numbers(array.type))
-    return np.asarray(pc.fill_null(array, 0).to_numpy(zero_copy_only=False))
+    known = pc.fill_null(array, 0) if array.null_count else array
+    return np.asarray(known.to_numpy(zero_copy_only=False))
 
 
 def array_of(numbers: npt.NDArray[Any], kind: pa.DataType, null: Mask | None = None) -> pa.Array:

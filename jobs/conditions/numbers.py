@@ -198,14 +198,14 @@ def _negated(array: pa.Array) -> Computed:
 
 
 def _ints(one: pa.Array, other: pa.Array) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    return numbers_of(one).astype(np.int64), numbers_of(other).astype(np.int64)
+    return numbers_of(one).astype(np.int64, copy=False), numbers_of(other).astype(np.int64, copy=False)
 
 
 def _in_width(wide: npt.NDArray[Any], failed: Mask, kind: pa.DataType) -> Computed:
     if kind.bit_width < LONG.bit_width:
         bound = 1 << kind.bit_width - 1
         failed = failed | (wide < -bound) | (wide >= bound)
-    return array_of(np.where(failed, 0, wide), kind), failed
+    return array_of(np.where(failed, 0, wide) if failed.any() else wide, kind), failed
 
 
 def exactly(operation: Callable[..., npt.NDArray[Any]], one: pa.Array, other: pa.Array, kind: pa.DataType | None = None) -> Computed:
@@ -213,6 +213,9 @@ def exactly(operation: Callable[..., npt.NDArray[Any]], one: pa.Array, other: pa
     a, b = _ints(one, other)
     with np.errstate(over="ignore"):
         found = operation(a, b)
+    first, second = (max(-int(each.min()), int(each.max())) if len(each) else 0 for each in (a, b))
+    if (first * second if operation is np.multiply else first + second) < 1 << 62:
+        return _in_width(found, np.zeros(len(found), np.bool_), kind or one.type)
     # What overflows is off by 2^64 at least, and doubles are off by a 2^53rd.
     return _in_width(found, np.abs(operation(a.astype(np.float64), b.astype(np.float64)) - found) > 2.0**62, kind or one.type)
 

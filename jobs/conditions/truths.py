@@ -115,9 +115,16 @@ def _truth(condition: str, rows: pa.Table) -> Truth:
     n = rows.num_rows
     if not n:
         return Truth(pa.array([], pa.bool_()), pa.array([], pa.bool_()))
-    columns = {name: rows.column(name).combine_chunks() for name in read_by([condition], rows.column_names)}
+    columns = {name: whole(rows.column(name)) for name in read_by([condition], rows.column_names)}
     value = value_of(condition, columns, n)
     return Truth(pc.fill_null(value.array, False), pa.array(np.zeros(n, np.bool_) if value.failed is None else value.failed))
+
+
+def whole(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """``column`` as one array; Arrow would copy a single chunk."""
+    if isinstance(column, pa.Array):
+        return column
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def outside_problem(condition: str, types: Mapping[str, pa.DataType]) -> str | None:

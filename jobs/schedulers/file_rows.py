@@ -88,11 +88,14 @@ def times_of(rows: Sequence[pa.Table]) -> Times:
 def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> list[Times]:
     """The event times of ``parts`` by the source's log and the files' footers."""
     pipeline = batch.pipeline
-    decides = pipeline.time.end is None and pipeline.own_filter is None and plain.steps is None
-    decides = decides and not plain.conditions.may_fail
+    steps, axis = () if plain.steps is None else plain.steps.steps, batch.types[pipeline.time.column]
+    # A filter decides how many rows there are.
+    decides = pipeline.time.end is None and pipeline.own_filter is None
+    decides = decides and not any(step.column in (None, pipeline.time.column) for step in steps)
+    # Rows that are refused move no watermark.
+    may_refuse = plain.conditions.may_fail or (plain.steps is not None and plain.steps.may_fail)
     least, greatest = accepted_times(pipeline)
     greatest = greatest if batch.latest is None else min(greatest, batch.latest)
-    axis = batch.types[pipeline.time.column]
     instants, tick_us = pa.types.is_timestamp(axis), pipeline.time.tick_us
     # The log writes dates and times without a zone in forms of their own.
     decides = decides and (pa.types.is_integer(axis) or (instants and axis.tz is not None))
@@ -106,7 +109,8 @@ def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> li
             spans[part.index] = span if span is not None and least <= span[0] and span[2] <= greatest else None
         low, at_least, at_most = spans[part.index] or (AXIS_BEGIN, BEFORE, AXIS_END)
         # Statistics cover all parts of a file: its greatest time is sure to have arrived only with the last one.
-        found.append(Times(part.rows, part.first + part.rows, low, at_least if place == final[part.index] else BEFORE, at_most))
+        is_sure = place == final[part.index] and not may_refuse
+        found.append(Times(part.rows, part.first + part.rows, low, at_least if is_sure else BEFORE, at_most))
     return found
 
 
@@ -177,9 +181,14 @@ class FileRows:
         tasks = divided(plain.files, found, ROWS_PER_PARTITION, min(cores, len(plain.files)))
         parts = [part for task in tasks for part in task]
         files, times = [part.index for part in parts], bounds(batch, plain, parts)
-        if numbers := undecided(batch, files, times, every=every):
-            for number, read in zip(numbers, _times(spark, plain, parts, batch.latest, options, numbers), strict=True):
+        is_first = True
+        while numbers := undecided(batch, files, times, every=every):
+            latest = max(numbers, key=lambda number: times[number].high_at_most)
+            # The part with the latest times, read first, mostly decides for all others.
+            asked = [latest] if is_first and times[latest].high_at_most < AXIS_END else numbers
+            for number, read in zip(asked, _times(spark, plain, parts, batch.latest, options, asked), strict=True):
                 times[number] = read
+            is_first = False
         survey = surveyed(batch, files, times, every=every)
         places = np.cumsum([0, *map(len, tasks)])[:-1].tolist()
         return cls(plain, batch.latest, tasks, places, survey, batch.rule, options)

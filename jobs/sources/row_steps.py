@@ -16,7 +16,7 @@ import pyarrow as pa
 from windowmill.jobs.conditions.checks import columns_of
 from windowmill.jobs.conditions.evaluated import Mask, OutsideError, Value, mask_of, name_of
 from windowmill.jobs.conditions.evaluator import spark_kind, step_value, type_of_cast
-from windowmill.jobs.conditions.truths import read_by
+from windowmill.jobs.conditions.truths import read_by, whole
 from windowmill.jobs.sources.unusable_rows import BAD_COLUMN, BAD_CONDITION, SHOWN, failure_of, unread_text
 from windowmill.windowing.columnar.added_columns import CORRUPT, UNREAD
 from windowmill.windowing.errors import SourceSchemaError, SpecError, no_column
@@ -100,14 +100,14 @@ class RowSteps:
         found = pa.table({**columns, UNREAD: unread})
         return found if kept.all() else found.filter(pa.array(kept))
 
-    def computed(self, rows: pa.Table) -> tuple[dict[str, pa.Array], pa.Array, Mask]:
+    def computed(self, rows: pa.Table) -> tuple[dict[str, pa.Array | pa.ChunkedArray], pa.Array, Mask]:
         """The columns behind the last step, ``UNREAD``, and which rows filters leave; each of shape (n,)."""
         n = rows.num_rows
-        unread = rows.column(UNREAD).combine_chunks() if UNREAD in rows.column_names else pa.nulls(n, pa.string())
-        columns = {name: column.combine_chunks() for name, column in zip(rows.column_names, rows.columns, strict=True) if name != UNREAD}
+        columns = dict(zip(rows.column_names, rows.columns, strict=True))
+        unread = whole(columns.pop(UNREAD)) if UNREAD in columns else pa.nulls(n, pa.string())
         on, kept, refused = mask_of(unread.is_null()), np.ones(n, np.bool_), dict[int, str]()
         for step in self.steps:
-            used = {name: columns[name] for name in read_by([step.text], columns)}
+            used = {name: whole(columns[name]) for name in read_by([step.text], columns)}
             value = _value_of(step, used, n)
             failed = np.zeros(n, np.bool_) if value.failed is None else value.failed & on
             refused |= {index: _refusal(step, used, index) for index in np.flatnonzero(failed).tolist()}
