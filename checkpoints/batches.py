@@ -53,6 +53,7 @@ class _Kinds(ABC):
     keeps_gaps: tuple[int, ...] = ()
     kept_from: dict[str, object] | None = None
     kept_batch: int | None = None
+    spared: Sequence[int] = ()
 
     @abstractmethod
     def describe(self, *, instants: bool) -> str:
@@ -568,14 +569,18 @@ def undone_of(batches: Iterable[Batch]) -> frozenset[int]:
     return frozenset(batch.number for batch in listed if batch.status == "committed" and batch.number not in counting)
 
 
-def effective_batches(batches: Iterable[Batch], *, restorations: bool = False) -> list[Batch]:
-    """The committed ``batches`` of a ledger that no restoration has undone, oldest first; with ``restorations``, or without."""
+def effective_batches(batches: Iterable[Batch], *, restorations: bool = False, in_sink: bool = False) -> list[Batch]:
+    """The committed ``batches`` of a ledger that no restoration has undone, oldest first; with ``restorations``, or without.
+
+    With ``in_sink`` also the undone backfills of which rows have stayed in the sink.
+    """
     left: list[Batch] = []
     for batch in batches:
         if batch.status != "committed":
             continue
         if (kept := batch.plan.kept_batch) is not None:
-            left = [earlier for earlier in left if earlier.number <= kept]
+            stay = batch.plan.spared if in_sink else ()
+            left = [earlier for earlier in left if earlier.number <= kept or earlier.number in stay]
         left.append(batch)
     return [batch for batch in left if restorations or not batch.plan.goes_back]
 

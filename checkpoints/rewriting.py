@@ -48,7 +48,7 @@ class UndoneFiles:
     schema: pa.Schema
     after: int
     #: Later batches whose rows of windows that end at or before ``through`` stay: backfills, which replaced rows of earlier batches.
-    spared: Sequence[int] = ()
+    backfills: Sequence[int] = ()
     through: int | None = None
     #: Paths of files with rows to remove only, and of files that may also hold other rows.
     whole: tuple[str, ...] = ()
@@ -57,18 +57,18 @@ class UndoneFiles:
     @classmethod
     def of(cls, table: str, snapshot: DeltaTable, plan: RestorePlan, *, role: str) -> UndoneFiles:
         """The files with rows that ``plan`` takes out of ``snapshot``, the table at ``table`` with this ``role``; reads only its log."""
-        after, spared = plan.kept_batch, plan.spared if role == "sink" else ()
+        after, backfills = plan.kept_batch, plan.spared if role == "sink" else ()
         whole, partly = [], []
         for file in files_of(snapshot):
             low, high = file.get(f"min.{_BATCH}"), file.get(f"max.{_BATCH}")
             if low is None or high is None:
                 partly.append(file["path"])
-            elif low > after and not spared:
+            elif low > after and not backfills:
                 whole.append(file["path"])
             elif high > after:
                 partly.append(file["path"])
         schema = pa.schema(snapshot.schema().to_arrow())
-        return cls(table, schema, after, spared, plan.through, tuple(whole), tuple(partly))
+        return cls(table, schema, after, backfills, plan.through, tuple(whole), tuple(partly))
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -83,9 +83,9 @@ class UndoneFiles:
     def stays(self, rows: pa.Table) -> pa.ChunkedArray:
         numbers = rows.column(_BATCH)
         stays = pc.less_equal(numbers, self.after)
-        if self.spared and self.through is not None:
+        if self.backfills and self.through is not None:
             ends = rows.column(_END).cast(pa.int64())
-            published = pc.is_in(numbers, pa.array(self.spared, numbers.type))
+            published = pc.is_in(numbers, pa.array(self.backfills, numbers.type))
             stays = pc.or_(stays, pc.and_(published, pc.less_equal(ends, self.through)))
         return stays.fill_null(True)
 

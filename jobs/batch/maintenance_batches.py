@@ -268,7 +268,7 @@ def _planned(turn: Turn, name: str, accepted: planning.Acceptance) -> tuple[Rest
     assert last is not None  # the savepoint is of a batch of this ledger
     own = next(batch.plan for batch in batches if batch.number == entry.batch)
     meant = _meant(pipeline, ledger, own)
-    undone = [batch for batch in effective_batches(batches) if batch.number > entry.batch]
+    undone = [batch for batch in effective_batches(batches, in_sink=True) if batch.number > entry.batch]
     _check_undone(meant, entry, undone)
     applied = min((batch.number for batch in undone if batch.plan.changes_spec), default=ledger.count)
     # Rows of later ones mean something else: what these have replaced comes back instead.
@@ -286,7 +286,7 @@ def _planned(turn: Turn, name: str, accepted: planning.Acceptance) -> tuple[Rest
         through=entry.emitted,
         totals=entry.totals,
     )
-    later = [batch for batch in undone if batch.plan.recomputes and batch.number >= applied]
+    later = [batch for batch in undone if batch.plan.recomputes and batch.number >= applied and "sink" not in batch.left_out]
     return plan, entry, meant, later
 
 
@@ -316,6 +316,13 @@ def _check_savepoint(ledger: Ledger, entry: Savepoint, batches: list[Batch]) -> 
         raise SavepointError(
             f"{where}: batch {entry.batch}, of which it is, was undone by a restoration since, and its rows are gone; restore an older one"
         )
+    for batch in batches:  # also a fold that a restoration has undone: that has brought no row back
+        match batch.plan:
+            case FoldPlan(through=through) if through > entry.batch:
+                raise SavepointError(
+                    f"{where}: batch {batch.number} has folded revisions of batches through {through} since, so rows that it would show "
+                    "again are gone; restore a later one"
+                )
 
 
 def _check_undone(pipeline: Pipeline, entry: Savepoint, undone: list[Batch]) -> None:
@@ -327,11 +334,6 @@ def _check_undone(pipeline: Pipeline, entry: Savepoint, undone: list[Batch]) -> 
                 why = (
                     f"batch {batch.number} has purged keys since, whose rows a restoration would bring back; drop it, and restore a "
                     "later one"
-                )
-            case FoldPlan(through=through) if through > entry.batch:
-                why = (
-                    f"batch {batch.number} has folded revisions of batches through {through} since, so rows that it would show again are "
-                    "gone; restore a later one"
                 )
             case RestatePlan(late=True):
                 why = (

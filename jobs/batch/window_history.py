@@ -105,10 +105,10 @@ def _without(stretches: Sequence[Stretch], begin: int, end: int) -> Iterator[Str
 
 
 def _windows_of(ledger: Ledger) -> Iterator[tuple[Plan, Mapping[str, _Meaning]]]:
-    """The plans of the batches that count, oldest first, each with the windows of its spec by name."""
+    """The plans of the batches that the sink has rows of, oldest first, each with the windows of its spec by name."""
     batches = ledger.batches()
     redefined = redefined_by(batches)
-    for batch in effective_batches(batches):
+    for batch in effective_batches(batches, in_sink=True):
         meaning: Mapping[str, Any] = batch.plan.definition
         if not batch.is_backfill or batch.verdict != "discarded":
             since = redefined[batch.number]

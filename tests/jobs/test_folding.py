@@ -160,9 +160,12 @@ def test_no_savepoint_is_restored_whose_rows_have_been_folded(tmp_path):
     bench.run()
     bench.update("i = 6", i="7")
     bench.run()
+    savepoints.create(bench.pipeline, quiet(), "newest")
     folded(bench)
-    with pytest.raises(SavepointError, match="has folded revisions of batches through"):
-        savepoints.restore(bench.pipeline, quiet(), "early")
+    for _ in range(2):
+        with pytest.raises(SavepointError, match="has folded revisions of batches through"):
+            savepoints.restore(bench.pipeline, quiet(), "early")
+        savepoints.restore(bench.pipeline, quiet(), "newest")
 
 
 def test_the_spec_or_an_option_says_from_which_age_on(tmp_path, capsys):

@@ -17,10 +17,11 @@ from deltalake import DeltaTable
 
 from tests.faults.dying import DiedError, arm
 from tests.faults.pipelines import PIPELINES, Story, undisturbed
+from tests.faults.world import UNMET
 from tests.jobs.reporting import Page
 from tests.latest import latest
 from tests.matrices import crossed
-from tests.spark.harness import AGGREGATES, differences, in_order, quiet
+from tests.spark.harness import AGGREGATES, BASE, differences, in_order, quiet
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
 from windowmill.checkpoints.stores import store_of
@@ -33,9 +34,10 @@ from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.commands.summaries import history_of, status_of
 from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.errors import OutOfTurnError, SavepointError, SpecChangedError, SpecError, StateError
+from windowmill.windowing.errors import HeldError, OutOfTurnError, SavepointError, SpecChangedError, SpecError, StateError
 
 FEW = PIPELINES["slices"]["aggregates"]
+MORE = {"name": "more", "type": "tumbling", "size": "20 minutes"}
 #: The end of an interval, not the source, moves the watermark of the last: batches that read the same again in another cut differ.
 NAMES = [name for name in PIPELINES if name != "vouched"]
 
@@ -166,6 +168,73 @@ def test_a_backfill_in_between_keeps_what_was_published_before(tmp_path, prepare
     assert differences(story.bench.rows(), clean.bench.rows(), tolerance=1e-11) == []
 
 
+def backfill(story: Story) -> None:
+    """Backfill all windows."""
+    loop.backfill(story.bench.pipeline, quiet(), begin=0, end=2 * BASE)
+
+
+def add_window(story: Story, *, history: int | None) -> None:
+    """Apply a spec with another window, of which rows that end after ``history`` are published."""
+    story.bench.changes["windows"] = [*story.bench.spec["windows"], MORE]
+    assert loop.apply(story.bench.pipeline, quiet(), history=history) is not None
+
+
+def test_a_second_way_back_keeps_what_a_backfill_before_the_first_has_published(tmp_path, prepared):
+    clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
+    backfill(story)
+    restore(story)
+    once = story.bench.rows()
+    story.run()
+    restore(story)
+    assert once
+    assert differences(story.bench.rows(), once) == []
+    finish(story)
+    assert differences(story.bench.rows(), clean.bench.rows(), tolerance=1e-11) == []
+
+
+def test_a_second_way_back_brings_back_what_a_backfill_of_a_changed_spec_has_replaced(tmp_path, prepared):
+    clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
+    add_window(story, history=None)
+    savepoints.create(story.bench.pipeline, quiet(), "changed")
+    backfill(story)
+    restore(story, "changed")
+    restore(story)
+    del story.bench.changes["windows"]
+    finish(story)
+    check_equal(story, clean)
+
+
+def test_a_backfill_of_a_changed_spec_that_was_discarded_has_replaced_nothing(tmp_path, prepared):
+    clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
+    add_window(story, history=AXIS_BEGIN)
+    story.bench.changes["expectations"] = UNMET
+    with pytest.raises(HeldError):
+        backfill(story)
+    story.bench.run(ruling="discard")
+    restore(story)
+    for name in ("windows", "expectations"):
+        del story.bench.changes[name]
+    finish(story)
+    check_equal(story, clean)
+
+
+def test_windows_that_a_backfill_has_brought_are_restated_behind_a_way_back(tmp_path, prepared):
+    shown = []
+    for way in ("on", "back"):
+        story = prepared.copy(tmp_path / way, saved, "slices")
+        bench = story.bench
+        bench.changes["source"] = {"path": bench.source, "changes": "restate"}
+        add_window(story, history=None)
+        savepoints.create(bench.pipeline, quiet(), "second")
+        backfill(story)
+        if way == "back":
+            restore(story, "second")
+        DeltaTable(bench.source).update(predicate="i > 1", updates={"v": "41.5"})
+        assert [batch.plan.action for batch in story.run()] == ["restate"]
+        shown.append(in_order(bench.pipeline, latest(bench.pipeline, bench.rows())))
+    assert differences(*shown, tolerance=1e-11) == []
+
+
 def test_a_restatement_in_between_is_undone(tmp_path, prepared):
     clean, story = prepared.original(undisturbed, "slices"), prepared.copy(tmp_path / "story", saved, "slices")
     assert len(loop.restate(story.bench.pipeline, quiet(), ends=(0, None))) == 1
@@ -178,7 +247,7 @@ def test_a_restatement_in_between_is_undone(tmp_path, prepared):
 CHANGED: dict[str, Callable[[list[Any]], dict[str, Any]]] = {
     "another aggregate": lambda _: {"aggregates": AGGREGATES},
     "fewer aggregates": lambda _: {"aggregates": {name: FEW[name] for name in ("n", "low")}},
-    "another window": lambda windows: {"windows": [*windows, {"name": "more", "type": "tumbling", "size": "20 minutes"}]},
+    "another window": lambda windows: {"windows": [*windows, MORE]},
     "a window less": lambda windows: {"windows": windows[1:]},
     "a window of another size": lambda windows: {"windows": [{**windows[0], "size": "20 minutes"}, *windows[1:]]},
 }
