@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from itertools import compress
 from typing import Never
 
 import numpy as np
@@ -303,21 +304,21 @@ def _read_quarantine(place: str, types: Mapping[str, pa.DataType]) -> pa.Table:
 
 def touched_rows(
     runnable: Runnable, rows: TableRows, plan: RestatePlan, delivered_again: Collection[str]
-) -> tuple[pa.Table | None, Mapping[Known, int]]:
-    """Keys and event times of the rows that ``plan`` restates, null for all; and how many of which rows it takes out of quarantine."""
+) -> tuple[pa.Table | None, Set[Known]]:
+    """Keys and event times of the rows that ``plan`` restates, null for all; and which rows it takes out of quarantine."""
     pipeline = runnable.pipeline
     if plan.changed is None and not plan.late:
-        return None, {}
+        return None, set()
     axis = EventTimes(pipeline, None)
     columns = list(dict.fromkeys([*pipeline.keys, *axis.axis]))
     parts = [] if plan.changed is None else [_chosen_by_filter(pipeline, rows, plan, plan.changed, columns)]
-    taken: Mapping[Known, int] = {}
+    taken: Set[Known] = set()
     if plan.late:
         _, counting = staying_and_counting(runnable, rows, read_as_of(plan), late=True, delivered_again=delivered_again)
         before = Counter(counting.left)
         every = rows.at(read_as_of(plan), rows.used) if before else iter(())
         parts += [counting.split(file, part)[1].select(columns) for file, part in every]
-        taken = before - counting.left
+        taken = (before - counting.left).keys()
     empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
     found = axis.of(pa.concat_tables([empty, *parts]))
     # A row without an event time is in no window.
@@ -368,22 +369,28 @@ def read_as_of(plan: RestatePlan) -> int:
     return plan.to_version if plan.snapshot is None else plan.snapshot
 
 
-def remaining_quarantine(place: str, rows: TableRows, version: int, taken: Counter[Known]) -> tuple[pa.Table, tuple[str, ...]]:
-    """The quarantine's rows at ``place`` without those ``taken`` from this source ``version``, and the paths of its files."""
+def remaining_quarantine(place: str, rows: TableRows, version: int, taken: Set[Known]) -> tuple[pa.Table, tuple[str, ...]]:
+    """The quarantine's rows at ``place`` without those ``taken`` from this source ``version``, and the paths of its files.
+
+    Late rows with the values of one that is taken go with it: the source deleted them and delivered them again. If they stayed, later
+    restatements would know the row that counts by its values, and leave it out.
+    """
     table, files = table_at(place), {file.path for file in rows.source.snapshot(version)}
     schema = pa.schema(table.schema().to_arrow())
     every = _read_quarantine(place, {field.name: field.type for field in schema})
     if {"source_file", "source_row"} - set(every.column_names):
-        known = _known(_read_quarantine(place, _QUARANTINED), rows.used, files)
+        entries = _read_quarantine(place, _QUARANTINED)
     else:
-        instants = every.set_column(every.schema.get_field_index("event_time"), "event_time", every.column("event_time").cast(pa.int64()))
-        known = _known(instants, rows.used, files)
-    stays = np.ones(len(every), np.bool_)
-    for at, (reason, key) in enumerate(zip(every.column("reason").to_pylist(), known, strict=True)):
-        if reason == TOO_LATE and taken[key] > 0:
-            taken[key] -= 1
-            stays[at] = False
-    return every.filter(pa.array(stays)), tuple(str(file["path"]) for file in files_of(table))
+        entries = every.set_column(every.schema.get_field_index("event_time"), "event_time", every.column("event_time").cast(pa.int64()))
+    goes = pc.equal(every.column("reason"), TOO_LATE).to_numpy().copy()
+    late = entries.filter(pa.array(goes))
+    counts = [key in taken for key in _known(late, rows.used, files)]
+    if not all(counts):
+        values = _known(late, rows.used, ())
+        again = set(compress(values, counts))
+        counts = [each in again for each in values]
+    goes[goes] = counts
+    return every.filter(pa.array(~goes)), tuple(str(file["path"]) for file in files_of(table))
 
 
 @dataclass(frozen=True)
@@ -394,7 +401,7 @@ class Restatement:
     plan: RestatePlan
     source: SourceTable
     scope: Scope  #: The keys and times that it recomputes.
-    taken: Mapping[Known, int]  #: Number of rows that it takes out of quarantine, by their identity.
+    taken: Set[Known]  #: The rows that it takes out of quarantine.
     state_is_current: bool  #: Whether the state already reflects the source's rows.
     rows: TableRows  #: Reads the source.
     left_out: Mapping[str, Sequence[Stretch]]  #: As of :func:`.left_out`.
@@ -565,7 +572,7 @@ class Restatement:
     def _quarantine(self, added: tuple[DataFile, ...]) -> Changes:
         """Changes of the quarantine: without rows that count from now on, and with those that the batch has ``added``."""
         place = self.runnable.places.quarantine
-        rows, paths = remaining_quarantine(place, self.rows, read_as_of(self.plan), Counter(self.taken))
+        rows, paths = remaining_quarantine(place, self.rows, read_as_of(self.plan), self.taken)
         kept = write_files(place, rows.schema, [rows], batch=self.plan.batch, attempt=self.plan.attempt)
         return Changes.of(rows.schema, added, kept=kept, removes=paths)
 

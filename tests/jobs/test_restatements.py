@@ -157,6 +157,24 @@ def test_rows_in_quarantine_stay_there_until_they_are_asked_for(tmp_path, kind):
     bench.check()
 
 
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_row_that_was_delivered_again_and_late_each_time_leaves_the_quarantine_for_good(tmp_path, compacted):
+    bench, first = bench_of(tmp_path, "sessions", corrections="ignore", time=TIME), events(1, 1)[0]
+    row, gone, *others = [first | {"t": BASE + minute * MINUTE, "id": f"e{minute:03d}"} for minute in (5, 8, 30, 60)]
+    bench.run_in_parts([others, [row, gone]])
+    for _ in range(2):
+        bench.delete("id in ('e005', 'e008')")
+        bench.run_in_parts([[row]])
+    if compacted:  # the file of the last delivery is gone, too
+        DeltaTable(bench.source).optimize.compact()
+    assert bench.lost() == 4
+    bench.restate(late=True)
+    assert ['"id":"e008"' in each["row"] for each in bench.quarantine()] == [True]
+    assert [each["window_start"] for each in bench.latest()] == [row["t"], others[0]["t"]]
+    bench.check()
+    assert bench.restate(ends=(None, bench.emitted())).restated.windows == 0
+
+
 def test_versions_that_runs_have_ignored_are_restated_when_asked_for(tmp_path):
     bench, parts = bench_of(tmp_path, "mixed", corrections="ignore"), cut(events(1, 300), 1, 3)
     bench.run_in_parts(parts[:2])
