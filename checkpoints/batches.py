@@ -52,6 +52,7 @@ class _Kinds(ABC):
     keeps: tuple[str, ...] = ()
     keeps_gaps: tuple[int, ...] = ()
     kept_from: dict[str, object] | None = None
+    reads_others: bool = False
     kept_batch: int | None = None
     spared: Sequence[int] = ()
 
@@ -301,6 +302,8 @@ class ApplyPlan(_ReplacingPlan):
     keeps_gaps: tuple[int, ...] = ()
     #: As :attr:`Plan.definition`, what the kept state means; null if nothing is kept.
     kept_from: dict[str, object] | None = None
+    #: Whether it reads rows that earlier batches have left out, or other values of rows, by another filter or other steps.
+    reads_others: bool = False
 
     @property
     def rereads(self) -> bool:

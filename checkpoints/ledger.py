@@ -359,7 +359,9 @@ class Ledger:
         if not pipeline.has_variables_of(last.plan.definition, last.plan.meaning):
             return None
         meant = pipeline.meaning_as(last.plan.definition)
-        return pipeline.model_copy(update={name: getattr(meant, name) for name in ("keys", "time", "windows", "aggregates", "emit")})
+        return pipeline.model_copy(
+            update={name: getattr(meant, name) for name in ("source", "steps", "keys", "time", "windows", "aggregates", "emit")}
+        )
 
     def check_meaning(self, pipeline: Pipeline) -> None:
         """Refuse a spec whose results would not be consistent with those already published; raises ``SpecChangedError``."""
@@ -374,7 +376,7 @@ class Ledger:
         if last.status == "held":
             remedy = f"batch {last.number} is held: put the old ones back, release, discard or abandon it, and then change the spec"
         raise SpecChangedError(
-            f"pipeline {pipeline.pipeline}: keys, time, windows, aggregates, filter or emit differ from those that built {self.path} "
+            f"pipeline {pipeline.pipeline}: steps, keys, time, windows, aggregates, filter or emit differ from those that built {self.path} "
             f"(last batch {last.number}){f': {difference}' if difference else ''}; {remedy}"
         )
 

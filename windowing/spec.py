@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import reduce
 from itertools import combinations
@@ -418,8 +418,9 @@ class Pipeline(SpecMapping):
     def meaning_as(self, written: Mapping[str, Any]) -> Pipeline:
         """The pipeline with the meaning of an earlier :meth:`shown_meaning`, whose variables have the values of now."""
         meaning = self._filled(dict(written))
-        meaning.pop("filter", None)
-        return Pipeline.model_validate({"pipeline": self.pipeline, **meaning}).model_copy(update={"source": self.source})
+        wanted = {"filter": meaning.pop("filter", None)}
+        source = None if self.source is None else self.source.model_copy(update=wanted)
+        return Pipeline.model_validate({"pipeline": self.pipeline, **meaning}).model_copy(update={"source": source})
 
     def _filled(self, value: Any) -> Any:
         """``value`` with those of the variables in the place of their names."""
@@ -455,8 +456,9 @@ _ABSENT = object()
 _MAX_NAMED, _SHOWN = 5, 80
 #: What becomes of a window or an aggregate: ``filled`` is new, or means something else than before.
 Fate = Literal["kept", "filled", "dropped"]
-#: Fields that hold windows and aggregates; a change of any other field of a meaning makes another pipeline.
-FIELDS = ("windows", "aggregates")
+#: Fields that hold windows and aggregates, and those that say which rows meet them; a change of any other field of a meaning makes another
+#: pipeline.
+FIELDS, OF_ROWS = ("windows", "aggregates"), ("filter", "steps")
 
 
 def describe_difference(before: Mapping[str, Any], now: Mapping[str, Any], actual: Mapping[str, Any]) -> str | None:
@@ -540,8 +542,10 @@ class SpecChanges:
 
     windows: tuple[SpecChange, ...]
     aggregates: tuple[SpecChange, ...]
-    #: The differences in keys, time, filter and emit, each with the old and the new value; with any of them the spec cannot be applied.
+    #: The differences in keys, time and emit, each with the old and the new value; with any of them the spec cannot be applied.
     others: tuple[str, ...] = ()
+    #: Whether other rows meet the windows, or other values in them, by another filter or other steps; all windows are filled then.
+    is_of_rows: bool = False
 
     @property
     def only_add(self) -> bool:
@@ -578,9 +582,14 @@ def compare(before: Mapping[str, Any], pipeline: Pipeline, edited: Mapping[tuple
                 why = why or edited.get((field, name))
             found[field].append(SpecChange(name, "kept" if why is None else "filled", why or "same meaning", name in old))
         found[field] += [SpecChange(name, "dropped", "no longer in the spec") for name in old if name not in new]
-    rest = ({name: value for name, value in meaning.items() if name not in FIELDS} for meaning in (before, now, actual))
+    rest = ({name: value for name, value in meaning.items() if name not in (*FIELDS, *OF_ROWS)} for meaning in (before, now, actual))
     reason = _why(*rest, where="", same_variables=same_variables)
-    return SpecChanges(tuple(found["windows"]), tuple(found["aggregates"]), () if reason is None else (reason,))
+    of_rows = ({name: value for name, value in meaning.items() if name in OF_ROWS} for meaning in (before, now, actual))
+    other_rows = _why(*of_rows, where="", same_variables=same_variables)
+    if other_rows is not None:
+        found["windows"] = [replace(each, fate="filled", why=other_rows) if each.fate == "kept" else each for each in found["windows"]]
+    others = () if reason is None else (reason,)
+    return SpecChanges(tuple(found["windows"]), tuple(found["aggregates"]), others, is_of_rows=other_rows is not None)
 
 
 def _why(before: Any, now: Any, actual: Any, *, where: str, same_variables: bool) -> str | None:

@@ -139,6 +139,7 @@ def next_apply(
         keeps=keeps,
         keeps_gaps=gaps,
         kept_from=last.plan.definition if keeps or gaps else None,
+        reads_others=changes.is_of_rows,
     )
     planning.check_plan(runnable, ledger, source, plan)
     _check_columns(runnable, plan)
@@ -149,7 +150,7 @@ def refuse(pipeline: Pipeline, ledger: Ledger, changes: SpecChanges) -> None:
     """Refuse ``changes`` that no batch can carry out now."""
     if changes.others:
         raise SpecChangedError(
-            f"pipeline {pipeline.pipeline}: keys, time, filter or emit differ from those that built {ledger.path}: "
+            f"pipeline {pipeline.pipeline}: keys, time or emit differ from those that built {ledger.path}: "
             f"{'; '.join(changes.others)}; they make another pipeline: put the old ones back, or {NEW_SINK}"
         )
     if ledger.held_batch:
@@ -187,6 +188,8 @@ def _from_state(
             return None
         return first_time(source, reading.files, runnable.pipeline.time)
 
+    if changes.is_of_rows:
+        raise NotStoredError("its rows go through another filter, or other steps")
     fills = () if history is None else changes.filled
     new, old = _parts_of_stored(runnable, ledger, Columns.of_source(source).arrow)
     cut = next((each for each in carried_parts(new, old, changed_windows(changes), fills) if each.recut), None)
@@ -264,6 +267,8 @@ def _kept(
     runnable: Runnable, ledger: Ledger, changes: SpecChanges, types: Mapping[str, pa.DataType]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The layouts whose stored rows ``changes`` leave as they are; and the gaps of unchanged sessions if others change."""
+    if changes.is_of_rows:
+        return (), ()
     try:
         new, old = _parts_of_stored(runnable, ledger, types)
     except NotStoredError:

@@ -49,7 +49,7 @@ def _windows_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_withi
         # It publishes again the windows that earlier batches have emitted, and advances nothing.
         if plan.range is not None:
             return Emission(plan.seen, plan.emitted, plan.range[0], max(plan.range[0], after))
-        if plan.passes_over:  # rows that were appended, too
+        if plan.passes_over or plan.reads_others:  # rows that were appended, too, or had been left out
             return Emission(_greatest(plan.seen, seen), plan.emitted, AXIS_BEGIN, after)
         return Emission(plan.seen, plan.emitted, AXIS_BEGIN, after)
     if plan.range is not None and not plan.builds_state:
@@ -162,7 +162,7 @@ class TableInput(SourceInput):
     ) -> TableInput:
         """The input of ``plan``, from a ``source`` with the columns that it has pinned; ``check`` verifies rows of the state."""
         pipeline, latest = runnable.pipeline, runnable.pipeline.time.latest(plan.now_us)
-        if plan.rereads and plan.seen is not None:
+        if plan.rereads and plan.seen is not None and not plan.reads_others:
             # Rows with later times were quarantined as too far in the future when they arrived, or have not been read.
             latest = plan.seen if latest is None else min(latest, plan.seen)
         return cls(

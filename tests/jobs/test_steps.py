@@ -235,3 +235,41 @@ def test_expressions_that_are_none_over_one_row_are_problems_of_the_spec(tmp_pat
         parse_pipeline(spec_of(tmp_path, steps=[{"columns": {"t": "at", "double": text, "v": "dep", "ratio": "dep"}}]))
     )
     assert where == "steps.0.columns.double"
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("emit", ["final", "revise"])
+@pytest.mark.parametrize("change", ["filter", "steps", "no steps"])
+def test_other_steps_and_filters_are_applied_to_all_of_history(tmp_path, emit, change):
+    """The latest view, and that of later runs, is of a pipeline which had them from the beginning."""
+    fields = {"aggregates": {"n": {"count": "*"}, "sum": {"sum": "arr"}, "late": {"count": "*", "where": "dep > 5"}}, "emit": emit}
+    fields["windows"] = json.loads(json.dumps(WINDOWS).replace("double", "arr"))
+    plain = fields | {"keys": ["user.id"], "steps": [{"columns": {"t": "at * 2"}}]}
+    other = {
+        "filter": {"source": {"filter": "arr > 4", "changes": "restate"}},
+        "steps": {"steps": [{"columns": {"t": "at * 2", "arr": "arr * 10"}}, {"filter": "dep is not null"}]},
+        "no steps": {"steps": [{"columns": {"t": "at * 2"}}]},
+    }[change]
+    first = plain | (other if change != "no steps" else {"steps": [*plain["steps"], {"filter": "arr < 9"}]})
+    before, now = (plain, first) if change != "no steps" else (first, plain)
+    both = {}
+    for name in ("changed", "fresh"):
+        folder = tmp_path / name
+        pipelines = []
+        for changes in (before, now):
+            spec = spec_of(folder, **changes)
+            spec["source"] = {"path": str(folder / "source"), "changes": "restate"} | changes.get("source", {})
+            pipelines.append(parse_pipeline(spec))
+        for number in range(4):
+            write_deltalake(folder / "source", pa.Table.from_pylist(raw_rows(number, 40, 40 * number), RAW), mode="append")
+            if name == "changed" and number == 2:
+                loop.apply(pipelines[1], quiet(), history=AXIS_BEGIN)
+            loop.run(pipelines[name == "fresh" or number >= 2], quiet())
+        rows = DeltaTable(folder / "sink").to_pyarrow_table().to_pylist()
+        newest: dict[Any, dict[str, Any]] = {}
+        for row in sorted(rows, key=lambda row: row["revision"]):
+            bounds = (row["window_start"], row["window_end"]) if row["trigger"] is None else ()
+            newest[row["user_id"], row["window"], row["trigger"], bounds] = row
+        both[name] = sorted(repr(row | {"batch": 0, "revision": 0}) for row in newest.values() if not row["retracted"])
+    assert both["changed"] == both["fresh"]
+    assert both["fresh"]
