@@ -376,8 +376,8 @@ class Ledger:
         if last.status == "held":
             remedy = f"batch {last.number} is held: put the old ones back, release, discard or abandon it, and then change the spec"
         raise SpecChangedError(
-            f"pipeline {pipeline.pipeline}: steps, keys, time, windows, aggregates, filter or emit differ from those that built {self.path} "
-            f"(last batch {last.number}){f': {difference}' if difference else ''}; {remedy}"
+            f"pipeline {pipeline.pipeline}: steps, keys, time, windows, aggregates, filter or emit differ from those that built "
+            f"{self.path} (last batch {last.number}){f': {difference}' if difference else ''}; {remedy}"
         )
 
     def record(self, plan: Plan, outcome: Outcome, changes: Mapping[str, Changes], at: datetime) -> None:
