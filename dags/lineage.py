@@ -26,7 +26,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, local_path
 from windowmill.checkpoints.stores import is_table, located, table_at
 from windowmill.dags.specs import identity_of
-from windowmill.jobs.conditions.truths import columns_of
+from windowmill.jobs.conditions.truths import columns_of, read_by
 from windowmill.jobs.report.quality import read_quality
 from windowmill.windowing.spec import Pipeline, Table
 
@@ -110,16 +110,29 @@ def _columns(pipeline: Pipeline, source: tuple[str, str]) -> Any:
         how = column_lineage_dataset.Transformation(type=kind, subtype=subtype)
         return column_lineage_dataset.InputField(*source, field=name, transformations=[how])
 
-    columns = {key: column_lineage_dataset.Fields(inputFields=[field(key, "DIRECT", "IDENTITY")]) for key in pipeline.keys}
+    made: dict[str, list[str]] = {}  # the columns of the source from which steps make each column
+    for step in pipeline.row_steps:
+        if step.column is not None:
+            folded = {name.lower(): names for name, names in made.items()}
+            read = [folded.get(name.lower(), [name]) for name in sorted(columns_of(step.text))]
+            made[step.column] = list(dict.fromkeys(name for names in read for name in names))
+
+    def fields(name: str, kind: str, subtype: str) -> list[Any]:
+        direct = "TRANSFORMATION" if name in made and subtype == "IDENTITY" else subtype
+        return [field(each, kind, direct) for each in made.get(name, [name])]
+
+    columns = {key: column_lineage_dataset.Fields(inputFields=fields(key, "DIRECT", "IDENTITY")) for key in pipeline.keys}
     for name, aggregate in pipeline.aggregates.items():
         if aggregate.expr is None:
-            inputs = [field(column, "DIRECT", "AGGREGATION") for column in aggregate.columns]
+            inputs = [each for column in aggregate.columns for each in fields(column, "DIRECT", "AGGREGATION")]
         else:
-            inputs = [each for used in columns_of(aggregate.expr) if used in columns for each in columns[used].inputFields]
+            inputs = [each for used in read_by([aggregate.expr], columns) for each in columns[used].inputFields]
         columns[name] = column_lineage_dataset.Fields(inputFields=inputs)
     for name in ("window_start", "window_end"):
-        columns[name] = column_lineage_dataset.Fields(inputFields=[field(pipeline.time.column, "DIRECT", "TRANSFORMATION")])
+        columns[name] = column_lineage_dataset.Fields(inputFields=fields(pipeline.time.column, "DIRECT", "TRANSFORMATION"))
     of_rows = [*((key, "GROUP_BY") for key in pipeline.keys), (pipeline.time.column, "WINDOW")]
+    filters = [pipeline.own_filter or "", *(step.text for step in pipeline.row_steps if step.column is None)]
+    of_rows += [(name, "FILTER") for text in filters if text for name in sorted(columns_of(text))]
     return column_lineage_dataset.ColumnLineageDatasetFacet(
-        fields=columns, dataset=[field(name, "INDIRECT", subtype) for name, subtype in of_rows]
+        fields=columns, dataset=[each for name, subtype in of_rows for each in fields(name, "INDIRECT", subtype)]
     )

@@ -477,6 +477,10 @@ def looked_at(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Probl
     is_date = columns.type_of(pipeline.time.column).typeName() == "date" or pipeline.time.column in opened.days
     note = shifted_dates(pipeline, is_date=True) if is_date else None
     lines = ["its rows can be read by Spark only; none was read" if seen is None else seen.describe(), *([] if note is None else [note])]
-    outside = outside_by_field(pipeline, columns.in_conditions)
+    steps = Columns.of(opened.schema_json).steps(pipeline)
+    outside = (
+        {} if steps is None else {where: f"{why}; `compute: local` and `windowmill try` refuse it" for where, why in steps.outside.items()}
+    )
+    outside |= outside_by_field(pipeline, columns.in_conditions)
     found = {"rows": None if seen is None else seen.as_json(), "dates": note, "outside": outside}
     return found, lines, [] if wrong is None else [wrong]

@@ -468,14 +468,16 @@ def _refusal(condition: str) -> str | None:
 
 
 @lru_cache(1_000)
-def outside_whatever(condition: str) -> str | None:
-    """Why only Spark evaluates ``condition`` whatever the types of its columns; null if that is not known."""
+def outside_whatever(condition: str, *, is_condition: bool = True) -> str | None:
+    """Why only Spark evaluates a condition, or an expression, whatever the types of its columns; null if that is not known."""
     try:
         tree = parsed(condition)
         names = [f"{name}()" for call in tree.find_all(exp.Anonymous) if (name := str(call.this).lower()) not in FUNCTIONS]
         if names:
             return f"only Spark evaluates {', '.join(dict.fromkeys(names))}"
-        Evaluator({name: pa.nulls(0) for name in columns_of(condition)}, 0).truth(tree)
+        found = Evaluator({name: pa.nulls(0) for name in columns_of(condition)}, 0).value(tree)
+        if is_condition:
+            as_truth(found)
     except OutsideError as err:
         return None if err.by_type else f"only Spark evaluates {err}"
     except (SpecError, NoValueError, RecursionError):

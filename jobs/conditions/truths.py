@@ -148,8 +148,15 @@ def _outside(condition: str, types: Mapping[str, pa.DataType]) -> tuple[str | No
 
 
 def outside_by_field(pipeline: Pipeline, types: Mapping[str, pa.DataType] | None = None) -> dict[str, str]:
-    """Why only Spark evaluates a condition, by the path of its field; without the columns' ``types``, as far as they do not decide."""
+    """Why only Spark evaluates a condition, by the path of its field; without the columns' ``types``, as far as they do not decide.
+
+    Without them also why it alone evaluates a step.
+    """
     found = {}
+    for step in pipeline.row_steps if types is None else ():
+        why = _evaluator().outside_whatever(step.text, is_condition=step.column is None)
+        if why is not None:
+            found[step.field] = f"{why}; `compute: local` and `windowmill try` refuse it"
     for where, text in conditions_by_field(pipeline):
         why = _evaluator().outside_whatever(text) if types is None else outside_problem(text, types)
         if why is not None:

@@ -14,9 +14,10 @@ from airflow.providers.openlineage.extractors.base import DefaultExtractor, Oper
 from openlineage.client.serde import Serde
 
 from tests.airflow.test_rulings import RULE, land
-from windowmill.dags.lineage import _name
+from windowmill.dags.lineage import _columns, _name
 from windowmill.dags.operators import MicroBatchOperator, QualityReportOperator
 from windowmill.windowing.spec import Table
+from windowmill.windowing.specfile import parse_pipeline
 
 pytestmark = [pytest.mark.dag, pytest.mark.usefixtures("commands_here")]
 
@@ -69,6 +70,32 @@ def test_a_run_tells_its_tables_columns_and_rows(spec, tmp_path):
     ]
     [batch] = sent["run"]["windowmill_batches"]["batches"]
     assert (batch["batch"], batch["verdict"], batch["rows_quarantined"]) == (0, "passed", 0)
+
+
+def test_what_steps_make_comes_from_what_they_read():
+    pipeline = parse_pipeline(
+        {
+            "pipeline": "p",
+            "source": {"path": "/source", "filter": "arr > 0"},
+            "keys": ["user.id"],
+            "steps": [{"columns": {"delay": "dep + arr", "twice": "2 * Delay"}}],
+            "time": {"column": "at"},
+            "windows": [{"name": "w", "type": "tumbling", "size": "1 hour"}],
+            "aggregates": {"n": {"count": "*"}, "most": {"max": "twice"}, "rate": {"expr": "MOST / n"}},
+        },
+        opens_tables=False,
+    )
+    found = json.loads(Serde.to_json(_columns(pipeline, ("file", "/source"))))
+    assert {name: [each["field"] for each in column["inputFields"]] for name, column in found["fields"].items()} == {
+        "user_id": ["user"],
+        "n": [],
+        "most": ["arr", "dep"],
+        "rate": ["arr", "dep"],
+        "window_start": ["at"],
+        "window_end": ["at"],
+    }
+    of_rows = [(each["field"], each["transformations"][0]["subtype"]) for each in found["dataset"]]
+    assert of_rows == [("user", "GROUP_BY"), ("at", "WINDOW"), ("arr", "FILTER")]
 
 
 def test_a_task_that_failed_tells_its_tables(spec, tmp_path):
