@@ -20,7 +20,7 @@ from windowmill.jobs.conditions.truths import read_by, whole
 from windowmill.jobs.sources.unusable_rows import BAD_COLUMN, BAD_CONDITION, SHOWN, failure_of, unread_text
 from windowmill.windowing.columnar.added_columns import CORRUPT, UNREAD
 from windowmill.windowing.errors import SourceSchemaError, SpecError, no_column
-from windowmill.windowing.spec import Pipeline, RowStep
+from windowmill.windowing.spec import Pipeline, RowStep, quoted_path
 
 #: Beginnings of the paths of fields in which a column has a type of its own: as a text, 9 comes after 10.
 _TYPED = ("aggregates.", "windows.", "time.tie_break.")
@@ -67,7 +67,7 @@ class RowSteps:
                 continue
             kind = _cast_type(step, where, why) if value is None else value.kind
             _check_type(step, kind, where)
-            if step.column in typed and pa.types.is_string(known[used[0]]):
+            if step.column in typed and step.text == quoted_path(step.column) and _is_in_json(step.column, known[used[0]]):
                 raise SpecError(
                     f"{where}: {step.column!r} is a field of JSON, a text; give it a type by a step, such as {{columns: {{value: "
                     f'"cast({step.column} as double)"}}}}, and name that column'
@@ -137,6 +137,15 @@ def _over_none(step: RowStep, types: Mapping[str, pa.DataType], where: str) -> t
         return None, str(err)
     except RecursionError:
         raise SpecError(f"{where}: its parts lie too deep within one another; write it flat") from None
+
+
+def _is_in_json(path: str, kind: pa.DataType) -> bool:
+    """Whether the field ``path``, whose first name is a column of type ``kind``, is one of a JSON object that a text holds."""
+    for name in path.split(".")[1:]:
+        if not pa.types.is_struct(kind):
+            return bool(pa.types.is_string(spark_kind(kind)))
+        kind = next(field.type for field in kind if field.name.lower() == name.lower())
+    return False
 
 
 def _cast_type(step: RowStep, where: str, why: str) -> pa.DataType:

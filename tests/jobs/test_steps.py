@@ -273,3 +273,32 @@ def test_other_steps_and_filters_are_applied_to_all_of_history(tmp_path, emit, c
         both[name] = sorted(repr(row | {"batch": 0, "revision": 0}) for row in newest.values() if not row["retracted"])
     assert both["changed"] == both["fresh"]
     assert both["fresh"]
+
+
+def run_once(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
+    """The rows that one run publishes of ``rows``, of which the last one closes the windows of the others."""
+    write_deltalake(folder / "source", pa.Table.from_pylist(rows))
+    windows = [{"name": "w", "type": "tumbling", "size": 10}]
+    spec = spec_of(folder, steps=[], keys=[], time={"column": "at", "unit": "none"}, windows=windows)
+    loop.run(parse_pipeline(spec | changes), quiet())
+    return DeltaTable(folder / "sink").to_pyarrow_table().to_pylist()
+
+
+JSON = [
+    {"at": 1, "item": '{"price": 9}', "box": {"item": '{"price": 9}'}},
+    {"at": 2, "item": '{"price": 10}', "box": {"item": '{"price": 10}'}},
+    {"at": 99, "item": None, "box": None},
+]
+
+
+@pytest.mark.parametrize(("text", "greatest"), [("cast(item.price as int)", 10), ("7", 7)])
+def test_a_column_that_a_step_makes_may_have_the_name_of_a_field(tmp_path, text, greatest):
+    steps = [{"columns": {"item.price": text}}]
+    [row] = run_once(tmp_path, JSON, steps=steps, aggregates={"greatest": {"max": "item.price"}})
+    assert row["greatest"] == greatest
+
+
+@pytest.mark.parametrize("name", ["item.price", "box.item.price"])
+def test_a_field_of_json_is_refused_where_its_order_matters(tmp_path, name):
+    with pytest.raises(SpecError, match="a field of JSON, a text; give it a type by a step"):
+        run_once(tmp_path, JSON, aggregates={"greatest": {"max": name}})
