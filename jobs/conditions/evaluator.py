@@ -9,6 +9,7 @@ depends on the types of the columns alone, so an expression over no rows shows i
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from functools import lru_cache, partial
@@ -322,13 +323,17 @@ def _member(name: str, text: str) -> str | None:
     except (ValueError, RecursionError):
         return None
     value = found.get(name) if isinstance(found, dict) else None
-    if value is None or isinstance(value, str):
-        return value
-    return json.dumps(json.loads(text)[name], separators=(",", ":"), ensure_ascii=False)
+    if value is not None and not isinstance(value, str):
+        value = json.dumps(json.loads(text)[name], separators=(",", ":"), ensure_ascii=False)
+    return None if value is None or _HALF_PAIR.search(value) else value
 
 
 class _Written(str):
     """A number of JSON as it is written."""
+
+
+#: Half a surrogate pair, which JSON can write, and which is no character.
+_HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def _first_equal(lists: pa.Array, items: pa.Array, wanted: pa.Array) -> tuple[npt.NDArray[Any], Mask]:

@@ -302,3 +302,9 @@ def test_a_column_that_a_step_makes_may_have_the_name_of_a_field(tmp_path, text,
 def test_a_field_of_json_is_refused_where_its_order_matters(tmp_path, name):
     with pytest.raises(SpecError, match="a field of JSON, a text; give it a type by a step"):
         run_once(tmp_path, JSON, aggregates={"greatest": {"max": name}})
+
+
+def test_half_a_surrogate_pair_in_a_field_of_json_is_no_text(tmp_path):
+    rows = [{"at": 1, "item": r'{"a": "\ud800", "b": ["\udfff"], "c": "\ud83d\ude00"}'}, {"at": 99, "item": None}]
+    [row] = run_once(tmp_path, rows, steps=[{"columns": {"ab": "coalesce(item.a, item.b, item.c)"}}], aggregates={"text": {"first": "ab"}})
+    assert row["text"] == "😀"
