@@ -262,7 +262,8 @@ def behind_steps(rows: DataFrame, pipeline: Pipeline, columns: Columns) -> DataF
         if not is_outside:
             rows = _by_steps(rows, replace(steps, steps=own))
         for step in own if is_outside else ():
-            value = F.expr(step.text)
+            # Not evaluated on rows that could not be read, or that an earlier step has taken out: a failure would end the job.
+            value = F.when(F.col(UNREAD).isNull(), F.expr(step.text))
             if step.column is not None:
                 same = [name for name in rows.columns if name.lower() == step.column.lower()]
                 rows = rows.withColumn(_COMPUTED, value).drop(*same).withColumnRenamed(_COMPUTED, step.column)

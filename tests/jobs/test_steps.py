@@ -308,3 +308,14 @@ def test_half_a_surrogate_pair_in_a_field_of_json_is_no_text(tmp_path):
     rows = [{"at": 1, "item": r'{"a": "\ud800", "b": ["\udfff"], "c": "\ud83d\ude00"}'}, {"at": 99, "item": None}]
     [row] = run_once(tmp_path, rows, steps=[{"columns": {"ab": "coalesce(item.a, item.b, item.c)"}}], aggregates={"text": {"first": "ab"}})
     assert row["text"] == "😀"
+
+
+@pytest.mark.spark
+def test_spark_evaluates_no_step_on_rows_that_have_been_taken_out(tmp_path, monkeypatch, spark):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "spark")
+    rows = [{"at": at, "dep": dep} for at, dep in [(1, 2), (2, 0), (99, 1)]]
+    divided = "12 div aggregate(array(dep), 0L, (a, b) -> a + b)"
+    steps = [{"columns": {"ratio": "6 div dep"}}, {"columns": {"x": f"cast({divided} as bigint)"}}, {"filter": f"{divided} > 1"}]
+    [row] = run_once(tmp_path, rows, steps=steps, aggregates={"sum": {"sum": "x"}})
+    assert row["sum"] == 6
+    assert [row["reason"] for row in quarantined(tmp_path)] == ["bad_column"]
