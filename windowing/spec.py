@@ -228,6 +228,8 @@ class Pipeline(SpecMapping):
     _variables: dict[str, str] = PrivateAttr(default_factory=dict)
     #: The same by the path of the field that they fill.
     _variables_of: dict[tuple[str | int, ...], dict[str, str]] = PrivateAttr(default_factory=dict)
+    #: Whether the last of the steps is none of the spec's own: it makes columns of fields of structs that the spec names as columns.
+    _has_fields: bool = PrivateAttr(default=False)
 
     def model_post_init(self, context: Any, /) -> None:
         """Keep what the reader of the spec filled from the environment, so that it can be shown and stored as written."""
@@ -252,6 +254,7 @@ class Pipeline(SpecMapping):
         fields |= {name: quoted_path(name) for _, name in self.plain_columns() if "." in name and name not in made}
         if fields:
             self.__dict__["steps"] = (*self.steps, SourceStep(columns=fields))
+            self._has_fields = True
         taken: dict[str, str] = dict.fromkeys(RESERVED_COLUMNS, "a column of windowmill's own")
         for column in self.keys:
             if column.lower() in taken:
@@ -366,7 +369,14 @@ class Pipeline(SpecMapping):
 
     def meaning(self) -> dict[str, Any]:
         """The part of the spec that determines the result rows and the stored state, as JSON values."""
-        everything = self.model_dump(mode="json", exclude_defaults=True)
+        own = self
+        if self._has_fields:
+            # Fields that only windows and aggregates name come and go with these.
+            lasting = {*self.keys, self.time.column, self.time.end, *self.time.tie_break}
+            kept_fields = {name: text for name, text in (self.steps[-1].columns or {}).items() if name in lasting}
+            last = (SourceStep(columns=kept_fields),) if kept_fields else ()
+            own = self.model_copy(update={"steps": (*self.steps[:-1], *last)})
+        everything = own.model_dump(mode="json", exclude_defaults=True)
         kept: dict[str, Any] = {
             name: everything[name] for name in ("steps", "keys", "time", "windows", "aggregates", "emit") if name in everything
         }

@@ -319,3 +319,14 @@ def test_spark_evaluates_no_step_on_rows_that_have_been_taken_out(tmp_path, monk
     [row] = run_once(tmp_path, rows, steps=steps, aggregates={"sum": {"sum": "x"}})
     assert row["sum"] == 6
     assert [row["reason"] for row in quarantined(tmp_path)] == ["bad_column"]
+
+
+def test_an_aggregate_over_another_field_of_a_struct_is_applied_and_dropped(tmp_path):
+    twins = Twins(tmp_path, emit="revise")
+    twins.land(raw_rows(1, 60))
+    twins.run()
+    for more in ({"dearest": {"max": "item.price"}, "names": {"count": "user.name"}}, {"names": {"count": "user.name"}}, {}):
+        aggregates = {name: each for name, each in AGGREGATES.items() if name != "price"} | more
+        loop.apply(parse_pipeline(spec_of(twins.raw, emit="revise", aggregates=aggregates)), quiet(), history=AXIS_BEGIN)
+    rows = DeltaTable(twins.raw / "sink").to_pyarrow_table()
+    assert {"dearest", "names"} <= set(rows.column_names)
