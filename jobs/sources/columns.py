@@ -230,6 +230,7 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
     old, new = Columns.of(before).struct, Columns.of(now).struct
     stored = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
     used = set(read_columns(pipeline, old.names) if pipeline.steps else used_columns(pipeline, old.names))
+    only_read = used - stored
     stored |= used if pipeline.steps else set()  # what steps make of them may be
     for field in old:
         if field.name not in used:
@@ -242,7 +243,8 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
         if is_padded_alike and (field.name not in stored or wider == field.dataType or _plain(wider) == _plain(field.dataType)):
             continue
         alone = T.StructType([new[each.name] if each.name == field.name else each for each in old])
-        why = _why_not_wider(pipeline, Columns(old), Columns(alone), field.name) if is_padded_alike else ""
+        may_grow = field.name in only_read
+        why = _why_not_wider(pipeline, Columns(old), Columns(alone), field.name, may_grow=may_grow) if is_padded_alike else ""
         if why is not None:
             raise SourceSchemaError(
                 f"source {place}: column {field.name!r} was {_declared(field)} and is now {_declared(new[field.name])}{why}; "
@@ -339,11 +341,14 @@ def _plain(kind: T.DataType) -> Any:
     return with_fields(kind, lambda field: T.StructField(field.name, field.dataType, field.nullable))
 
 
-def _why_not_wider(pipeline: Pipeline, old: Columns, new: Columns, name: str) -> str | None:
-    """What follows the types in the message that refuses the column ``name``, all that differs in ``new``; null if it can be widened."""
+def _why_not_wider(pipeline: Pipeline, old: Columns, new: Columns, name: str, *, may_grow: bool) -> str | None:
+    """What follows the types in the message that refuses the column ``name``, all that differs in ``new``; null if it can be widened.
+
+    ``may_grow`` is whether a struct may have more fields, as nothing but its fields is used.
+    """
     kinds = [columns.arrow[name] for columns in (old, new)]
     # Files of a folder are read as doubles where some hold whole numbers; no Delta table turns these into doubles.
-    if not widens(*kinds) and not (pa.types.is_int64(kinds[0]) and pa.types.is_float64(kinds[1])):
+    if not _widens(*kinds, may_grow=may_grow) and not (pa.types.is_int64(kinds[0]) and pa.types.is_float64(kinds[1])):
         return ""
     types = [columns.seen_by(pipeline).arrow for columns in (old, new)]
     results = [Expressions.of(pipeline, each).schema for each in types]
@@ -357,6 +362,14 @@ def _why_not_wider(pipeline: Pipeline, old: Columns, new: Columns, name: str) ->
     if WiderPartials.between(narrow, wide) is None or any(_form(types[0][each]) != _form(types[1][each]) for each in holding):
         return ", and the state holds partials of its values in the type that they had"
     return None
+
+
+def _widens(old: pa.DataType, new: pa.DataType, *, may_grow: bool) -> bool:
+    """Whether ``new`` holds all values of ``old``; with ``may_grow`` a struct may have more fields, and wider ones."""
+    if not (may_grow and pa.types.is_struct(old) and pa.types.is_struct(new)):
+        return old == new or widens(old, new)
+    places = [new.get_field_index(field.name) for field in old]
+    return all(at >= 0 and _widens(field.type, new.field(at).type, may_grow=True) for field, at in zip(old, places, strict=True))
 
 
 def _form(kind: pa.DataType) -> tuple[bool, int | None]:

@@ -330,3 +330,14 @@ def test_an_aggregate_over_another_field_of_a_struct_is_applied_and_dropped(tmp_
         loop.apply(parse_pipeline(spec_of(twins.raw, emit="revise", aggregates=aggregates)), quiet(), history=AXIS_BEGIN)
     rows = DeltaTable(twins.raw / "sink").to_pyarrow_table()
     assert {"dearest", "names"} <= set(rows.column_names)
+
+
+def test_a_struct_of_which_steps_read_fields_may_get_more_of_them(tmp_path):
+    changes = {"steps": [{"columns": {"price": "box.price + 1"}}], "aggregates": {"price": {"max": "price"}, "box": {"max": "box.size"}}}
+    run_once(tmp_path, [{"at": 1, "box": {"price": 1, "size": 2}}, {"at": 11, "box": {"price": 3, "size": 4}}], **changes)
+    rows = [{"at": 21, "box": {"price": 5, "colour": "red", "size": 6}}, {"at": 31, "box": None}]
+    write_deltalake(tmp_path / "source", pa.Table.from_pylist(rows), mode="append", schema_mode="merge")
+    windows = [{"name": "w", "type": "tumbling", "size": 10}]
+    loop.run(parse_pipeline(spec_of(tmp_path, keys=[], time={"column": "at", "unit": "none"}, windows=windows, **changes)), quiet())
+    found = DeltaTable(tmp_path / "sink").to_pyarrow_table().sort_by("window_end").to_pylist()
+    assert [(row["price"], row["box"]) for row in found] == [(2, 2), (4, 4), (6, 6)]
