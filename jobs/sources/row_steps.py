@@ -54,7 +54,7 @@ class RowSteps:
             lower = {name.lower() for name in known}
             missing = next((name for name in sorted(columns_of(step.text)) if name.lower() not in lower), None)
             if missing is not None:
-                raise SourceSchemaError(f"{where}: {no_column('the source', missing, list(known))}")
+                raise SourceSchemaError(f"{where}: {_no_column(step, missing, list(known))}")
             used = read_by([step.text], known)
             padded = next((name for name in used if name.lower() in strange), None)
             value, why = (
@@ -137,6 +137,14 @@ def _over_none(step: RowStep, types: Mapping[str, pa.DataType], where: str) -> t
         return None, str(err)
     except RecursionError:
         raise SpecError(f"{where}: its parts lie too deep within one another; write it flat") from None
+
+
+def _no_column(step: RowStep, missing: str, known: Sequence[str]) -> str:
+    path = step.text.replace("`", "")
+    if path in known:  # without the backquotes it has a dot in its name
+        renamed = f'{{columns: {{{path.replace(".", "_")}: "`{path}`"}}}}'
+        return f"the source has no column {missing!r} with a field of this name, but a column {path!r}; rename it by a step, {renamed}"
+    return no_column("the source", missing, known)
 
 
 def _is_in_json(path: str, kind: pa.DataType) -> bool:

@@ -341,3 +341,9 @@ def test_a_struct_of_which_steps_read_fields_may_get_more_of_them(tmp_path):
     loop.run(parse_pipeline(spec_of(tmp_path, keys=[], time={"column": "at", "unit": "none"}, windows=windows, **changes)), quiet())
     found = DeltaTable(tmp_path / "sink").to_pyarrow_table().sort_by("window_end").to_pylist()
     assert [(row["price"], row["box"]) for row in found] == [(2, 2), (4, 4), (6, 6)]
+
+
+def test_the_message_tells_a_column_with_a_dot_in_its_name_from_a_field(tmp_path):
+    rows = [{"at": 1, "a.b": 4}, {"at": 99, "a.b": 4}]
+    with pytest.raises(SourceSchemaError, match=r'but a column .a\.b.; rename it by a step, \{columns: \{a_b: "`a\.b`"\}\}'):
+        run_once(tmp_path, rows, aggregates={"sum": {"sum": "a.b"}})
