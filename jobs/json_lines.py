@@ -499,9 +499,12 @@ _SPARK_FORMS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[Any], str]], 
 )
 
 
-def result_lines(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline) -> Iterator[bytes | pa.Buffer]:
-    """Result rows as JSON lines, in pieces to write one after another. Instants in ``rows`` are microseconds."""
-    columns_of_instants = instants_of(pipeline)
+def result_lines(rows: Sequence[Mapping[str, Any]], pipeline: Pipeline, instants: Iterable[str] = ()) -> Iterator[bytes | pa.Buffer]:
+    """Result rows as JSON lines, in pieces to write one after another. Instants in ``rows`` are microseconds.
+
+    ``instants`` are columns of these that steps make.
+    """
+    columns_of_instants = instants_of(pipeline).union(instants)
     stamped = {name for name in pipeline.keys if name in columns_of_instants}
     stamped |= {name for name, spec in pipeline.aggregates.items() if spec.declaration.picks and spec.columns[-1] in columns_of_instants}
     if not pipeline.time.integer_axis:

@@ -372,8 +372,8 @@ class Pipeline(SpecMapping):
         own = self
         if self._has_fields:
             # Fields that only windows and aggregates name come and go with these.
-            lasting = {*self.keys, self.time.column, self.time.end, *self.time.tie_break}
-            kept_fields = {name: text for name, text in (self.steps[-1].columns or {}).items() if name in lasting}
+            staying = {*self.keys, self.time.column, self.time.end, *self.time.tie_break}
+            kept_fields = {name: text for name, text in (self.steps[-1].columns or {}).items() if name in staying}
             last = (SourceStep(columns=kept_fields),) if kept_fields else ()
             own = self.model_copy(update={"steps": (*self.steps[:-1], *last)})
         everything = own.model_dump(mode="json", exclude_defaults=True)

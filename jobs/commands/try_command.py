@@ -28,7 +28,8 @@ from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import seen_after
 from windowmill.jobs.layouts.output import Output, Role, RowWriter
 from windowmill.jobs.schedulers.local import NewRows, compute_parts, load
-from windowmill.jobs.sources.unusable_rows import EventTimes, details_of, reasons_of
+from windowmill.jobs.sources.text_values import TextTimes
+from windowmill.jobs.sources.unusable_rows import BAD_TIME, EventTimes, details_of, on_axis, reasons_of
 from windowmill.jobs.spec_checks import condition_problems, function_problems, import_from_here, refuse_first
 from windowmill.windowing import reference
 from windowmill.windowing.aggregates import argument_types
@@ -47,6 +48,7 @@ from windowmill.windowing.watermark import COMMIT_SHIFT
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
     from windowmill.jobs.layouts.input import Emission
+    from windowmill.jobs.sources.row_steps import RowSteps
     from windowmill.windowing.kernels.combine import Ints
 
 
@@ -314,6 +316,7 @@ class TryOutcome:
 
     rows: Sequence[Mapping[str, Any]]
     refused: Sequence[RefusedRow]
+    instants: frozenset[str] = frozenset()  #: Columns of instants that steps make.
 
 
 def attempt(
@@ -339,8 +342,10 @@ def attempt(
     refuse_first(pipeline, chain(condition_problems(pipeline), function_problems(pipeline)))
     rows = read_rows(data, pipeline)
     masks: dict[str, pa.BooleanArray] = {}
+    steps = _steps_of(rows, pipeline)
+    instants = frozenset() if steps is None else frozenset(name for name, kind in steps.made.items() if pa.types.is_timestamp(kind))
     if engine != "spark":
-        rows, masks = _judged(_behind_steps(rows, pipeline), pipeline)
+        rows, masks = _judged(rows if steps is None else _behind_steps(rows, steps, pipeline), pipeline)
     # Unless the spec asks for it, results do not depend on the clock.
     latest = pipeline.time.latest(int((time.time() if now is None else now) * 1_000_000), by_default=False)
     run = ENGINES[engine](pipeline, math.inf if latest is None else latest)
@@ -354,7 +359,7 @@ def attempt(
     shown = results.rows
     if pipeline.emit != "final":  # each version of a window, and no row that retracts one, as a sink has it
         shown = [{name: value for name, value in row.items() if name != RETRACTED} for row in shown if not row[RETRACTED]]
-    return TryOutcome(shown, sorted([*rows.refused, *late], key=lambda row: row.line))
+    return TryOutcome(shown, sorted([*rows.refused, *late], key=lambda row: row.line), instants)
 
 
 def _batches(commits: np.ndarray, size: int) -> Iterator[tuple[int, int]]:
@@ -393,7 +398,7 @@ def run_try(
     except UnicodeDecodeError as err:
         raise SpecError(f"--input: {input_path}: not UTF-8 text ({err.reason} at byte {err.start}); save it as UTF-8") from err
     out, err_out = stdout or sys.stdout, stderr or sys.stderr
-    _write(result_lines(outcome.rows, pipeline), out)
+    _write(result_lines(outcome.rows, pipeline, outcome.instants), out)
     refused = [replace(row, detail=None if row.detail is None else as_written(row.detail)) for row in outcome.refused]
     err_out.writelines(line + "\n" for line in refused_lines(refused))
     return 0
@@ -411,29 +416,54 @@ def _write(pieces: Iterable[bytes | pa.Buffer], out: TextIO) -> None:
     out.flush()
 
 
-def _behind_steps(rows: JsonRows, pipeline: Pipeline) -> JsonRows:
-    """The rows that filters of the steps leave, with the columns that steps make; those on which one fails are refused."""
+def _steps_of(rows: JsonRows, pipeline: Pipeline) -> RowSteps | None:
+    """The steps of the pipeline over the columns of ``rows``; null if it has none, or there are no rows."""
     if not pipeline.steps or not rows.table.num_rows:
-        return rows
+        return None
     from windowmill.jobs.sources.row_steps import RowSteps  # loads the parser
 
-    table = _in_utc(rows.table)
-    steps = RowSteps.of(pipeline, {field.name: field.type for field in table.schema})
+    return RowSteps.of(pipeline, {field.name: field.type for field in _in_utc(rows.table).schema})
+
+
+def _behind_steps(rows: JsonRows, steps: RowSteps, pipeline: Pipeline) -> JsonRows:
+    """The rows that filters of the steps leave, with the columns that steps make; those on which one fails are refused."""
     for where, why in steps.outside.items():
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: {where}: {why}; use --engine spark")
-    behind = steps.over(table.append_column(ROW, pa.array(np.arange(table.num_rows))))
+    behind = steps.over(_in_utc(rows.table).append_column(ROW, pa.array(np.arange(rows.table.num_rows))))
     unread, places = behind.column(UNREAD), behind.column(ROW).to_numpy()
-    reasons, details = reasons_of(unread).to_pylist(), details_of(unread)
-    refused = [
-        RefusedRow(rows.lines[place], reason, detail, rows.raw[place])
-        for place, reason, detail in zip(places.tolist(), reasons, details, strict=True)
+    wrong = {
+        place: (str(reason), detail)
+        for place, reason, detail in zip(places.tolist(), reasons_of(unread).to_pylist(), details_of(unread), strict=True)
         if reason is not None
-    ]
-    on = pc.is_null(unread)
-    left = np.zeros(table.num_rows, np.bool_)
-    left[places[np.asarray(on)]] = True
+    }
+    for name in [name for name in (pipeline.time.column, pipeline.time.end) if name in steps.made]:
+        made = behind.column(name)
+        column, bad = _as_times(made, name, pipeline)
+        behind = behind.set_column(behind.schema.get_field_index(name), name, column)
+        for index in np.flatnonzero(bad).tolist():
+            wrong.setdefault(int(places[index]), (BAD_TIME, f"{name}: got {json.dumps(made[index].as_py())}; expected an instant"))
+    refused = [RefusedRow(rows.lines[place], reason, detail, rows.raw[place]) for place, (reason, detail) in wrong.items()]
+    on = ~np.isin(places, list(wrong))
+    left = np.zeros(rows.table.num_rows, np.bool_)
+    left[places[on]] = True
     kept = rows.where(pa.array(left))
-    return replace(kept, table=behind.filter(on).drop_columns([ROW, UNREAD]), refused=[*rows.refused, *refused])
+    return replace(kept, table=behind.filter(pa.array(on)).drop_columns([ROW, UNREAD]), refused=[*rows.refused, *refused])
+
+
+def _as_times(column: pa.ChunkedArray, name: str, pipeline: Pipeline) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """An event time that steps make, as instants or integers; and where it is none. Raises ``SourceSchemaError`` for another type."""
+    kind, unit, texts = column.type, pipeline.time.unit, TextTimes.of(pipeline.source)
+    where = f"pipeline {pipeline.pipeline}: time.{'unit' if unit is not None else 'column'}: {name!r} is {kind}"
+    if pa.types.is_integer(kind) != (unit is not None):
+        remedy = "say what it counts with time.unit (us, ms, s or none)" if unit is None else "not an integer; leave time.unit out"
+        raise SourceSchemaError(f"{where}; {remedy}")
+    if pa.types.is_integer(kind) or pa.types.is_timestamp(kind):
+        return column, np.zeros(len(column), np.bool_)
+    if not (pa.types.is_string(kind) or pa.types.is_date(kind)):
+        raise SourceSchemaError(f"{where}; expected a timestamp, a date or an integer")
+    values = on_axis(column, texts)
+    bad = np.asarray(pc.and_(pc.is_valid(column), pc.is_null(values)).to_numpy(zero_copy_only=False), np.bool_)
+    return values.cast(pa.timestamp("us", "UTC")), bad
 
 
 def _in_utc(table: pa.Table) -> pa.Table:

@@ -151,7 +151,7 @@ def try_pipeline(
     for engine in names:
         for size in sizes:
             made = attempt(pipeline, data, size, engine, final, now.timestamp() if now else None, commit_rows)
-            printed = b"".join(bytes(piece) for piece in result_lines(made.rows, pipeline))
+            printed = b"".join(bytes(piece) for piece in result_lines(made.rows, pipeline, made.instants))
             refused = [Quarantined(row.line - 1, row.reason, row.detail, rows[row.line - 1]) for row in made.refused]
             found = Outcome([json.loads(line) for line in printed.split(b"\n") if line], refused)
             first = first or found

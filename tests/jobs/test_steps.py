@@ -15,6 +15,7 @@ from benchmarks.pipelines import quiet
 from tests.readers import compute_by_many_tasks
 from windowmill.jobs.batch import loop
 from windowmill.jobs.commands.try_command import attempt
+from windowmill.jobs.json_lines import result_lines
 from windowmill.jobs.spec_checks import problems_of
 from windowmill.jobs.verify.check import verify
 from windowmill.windowing.axis import AXIS_BEGIN
@@ -193,6 +194,30 @@ def test_try_agrees_with_itself_and_refuses_rows_on_which_a_step_fails(tmp_path)
     assert kernel.rows
     failed = [row for row in kernel.refused if row.reason == "bad_column"]
     assert [row.line - 1 for row in failed] == [place for place, row in enumerate(rows) if row["dep"] == 0]
+
+
+@pytest.mark.parametrize("engine", ["kernel", "reference"])
+def test_try_takes_times_that_steps_make_and_prints_instants(tmp_path, engine):
+    rows = [{"m": {"at": f"2024-01-01T00:0{number}:00Z" if number != 3 else "soon"}, "ms": number} for number in range(6)]
+    fields = {"windows": [{"name": "w", "type": "tumbling", "size": "2 minutes"}], "keys": [], "source": {"path": str(tmp_path / "s")}}
+    steps = [{"columns": {"seen": "timestamp_millis(ms)"}}]
+    spec = spec_of(tmp_path, **fields, steps=steps, aggregates={"n": {"count": "*"}, "last": {"max": "seen"}}) | {
+        "time": {"column": "m.at"}
+    }
+    found = attempt(parse_pipeline(spec), "\n".join(map(json.dumps, rows)).encode(), engine=engine)
+    assert [row["n"] for row in found.rows] == [2, 1, 2]
+    assert [(row.line, row.reason, row.detail) for row in found.refused] == [(4, "bad_time", 'm.at: got "soon"; expected an instant')]
+    printed = b"".join(bytes(piece) for piece in result_lines(found.rows, parse_pipeline(spec), found.instants))
+    assert json.loads(printed.splitlines()[0])["last"].startswith("1970-01-01T00:00:00.001")
+    with pytest.raises(SourceSchemaError, match=r"time.unit: 'm.at' is string; not an integer; leave time.unit out"):
+        attempt(
+            parse_pipeline(
+                spec_of(tmp_path, **fields | {"windows": [{"name": "w", "type": "tumbling", "size": 2}]})
+                | {"time": {"column": "m.at", "unit": "none"}, "steps": steps, "aggregates": {"n": {"count": "*"}}}
+            ),
+            "\n".join(map(json.dumps, rows)).encode(),
+            engine=engine,
+        )
 
 
 @pytest.mark.parametrize(
