@@ -509,11 +509,11 @@ def _differences(before: Any, now: Any, actual: Any, where: str) -> Iterator[tup
 
 
 def parts_of(value: Any) -> Mapping[str, Any] | None:
-    """The fields of ``value``, or its items by their names; null if it has neither."""
+    """The fields of ``value``, or its items by their names, or places; null if it has neither."""
     if isinstance(value, Mapping):
         return value
-    if isinstance(value, list) and value and all(isinstance(item, Mapping) and "name" in item for item in value):
-        return {item["name"]: item for item in value}
+    if isinstance(value, list) and value and all(isinstance(item, Mapping) for item in value):
+        return {item.get("name", str(place)): item for place, item in enumerate(value)}
     return None
 
 

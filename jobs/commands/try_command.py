@@ -436,7 +436,7 @@ def _behind_steps(rows: JsonRows, steps: RowSteps, pipeline: Pipeline) -> JsonRo
         for place, reason, detail in zip(places.tolist(), reasons_of(unread).to_pylist(), details_of(unread), strict=True)
         if reason is not None
     }
-    for name in [name for name in (pipeline.time.column, pipeline.time.end) if name in steps.made]:
+    for name in [name for name in (pipeline.time.column, pipeline.time.end) if name is not None and name in steps.made]:
         made = behind.column(name)
         column, bad = _as_times(made, name, pipeline)
         behind = behind.set_column(behind.schema.get_field_index(name), name, column)
