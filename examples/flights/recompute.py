@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from examples.flights.land import raw_flights
 
-#: Counts, sums and extremes of integers, and the choice of the worst flight, have one right value; these two are rounded on their way.
-_EXACT = ("window_start", "flights", "total_delay", "min_delay", "max_delay", "worst_flight")
-_ROUNDED = ("mean_delay", "stddev_delay")
+#: Counts, sums and extremes of integers, and the choice of the worst flight, have one right value; these are rounded on their way.
+_EXACT = ("window_start", "flights", "total_delay", "min_delay", "max_delay", "worst_flight", "late_flights")
+_ROUNDED = ("mean_delay", "stddev_delay", "share_late")
 
 # A window is out when the watermark (greatest departure so far, less 4 hours of disorder) is an hour of lateness past its end.
 # A row counts in a window unless the window was out already when its day landed: a day is one commit. The UTC hour is the data's own
@@ -76,7 +76,9 @@ select
   min(delay) as min_delay,
   max(delay) as max_delay,
   stddev_samp(delay) as stddev_delay,
-  first(flight_id order by delay desc, departed, flight_id) as worst_flight
+  first(flight_id order by delay desc, departed, flight_id) as worst_flight,
+  count(*) filter (delay > 15) as late_flights,
+  count(*) filter (delay > 15) / count(*) as share_late
 from (from placed union all by name from shown)
 where window_end > $after
 group by origin, carrier, name, placed_start, window_end, trigger
