@@ -71,9 +71,11 @@ def proposed(look: Look, column: str, keys: Sequence[str], sink: str | None, pip
     own += "_results" if path and within(own, path) else ""
     options = dict(look.settings.options)
     source = {"format": look.settings.format} | ({"path": path} if path else {}) | ({"options": options} if options else {})
+    steps = {name: text for name, text in look.fields.numbers.items() if name in (*measures, *keys)}
     spec = {
         "pipeline": name,
         "source": source,
+        **({"steps": [{"columns": steps}]} if steps else {}),
         "keys": list(keys),
         "time": time,
         "windows": [short, long],
@@ -185,7 +187,7 @@ def as_yaml(spec: dict[str, Any], comments: dict[str, str]) -> str:
     for name, value in spec.items():
         if name in comments:
             lines.append(f"# {comments[name]}")
-        if name == "windows":
+        if name in ("windows", "steps"):
             lines += [f"{name}:", *(f"  - {_flow(item)}" for item in value)]
         elif name in ("aggregates", "source", "time"):
             lines += [f"{name}:", *(f"  {_flow({key: item})[1:-1]}" for key, item in value.items())]
@@ -395,15 +397,17 @@ def look_at_messages(address: str, given: Mapping[str, str]) -> Look:
     sample = _in_order_of_arrival(messages, columns)
     bounds = [sample.num_rows * n // _PARTS for n in range(_PARTS + 1)]
     parts = tuple(end - begin for begin, end in pairwise(bounds) if begin < end)
+    seen, rows, fields = source_look.with_fields(columns, sample)
     return Look(
         settings,
-        columns,
-        sample,
+        seen,
+        rows,
         parts,
         sample.nbytes,
         commit="parts of the messages",
         added=tuple(OWN_COLUMNS),
         order=("kafka_partition", "kafka_offset") if "," not in settings.options["subscribe"] else _ORDER,
+        fields=fields,
     )
 
 

@@ -28,7 +28,7 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.folder import data_files
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
-from windowmill.jobs.sources.text_files import first_lines
+from windowmill.jobs.sources.text_files import first_lines, json_object
 from windowmill.jobs.sources.text_values import TextTimes
 from windowmill.jobs.sources.unusable_rows import OF_TIME, details_of, on_axis, remedies_of
 from windowmill.jobs.spec_checks import Problem, shifted_dates
@@ -69,6 +69,14 @@ _FIELD = re.compile(r"(?:source|keys|time|windows|aggregates|sink|checkpoints)(?
 
 
 @dataclass(frozen=True)
+class Fields:
+    """The members of JSON objects in texts."""
+
+    texts: frozenset[str] = frozenset()  #: Their names, ``a.b``; they are texts whatever they mean.
+    numbers: Mapping[str, str] = field(default_factory=dict)  #: Columns -> Spark SQL, by which steps make numbers of them.
+
+
+@dataclass(frozen=True)
 class Look:
     """What was found in a source, ``settings`` as a spec has it."""
 
@@ -84,6 +92,7 @@ class Look:
     #: Columns that reading adds to the rows; and those among them, with distinct values, that order rows of equal time.
     added: tuple[str, ...] = ()
     order: tuple[str, ...] = ()
+    fields: Fields = field(default_factory=Fields)
 
     @property
     def name(self) -> str:
@@ -130,7 +139,11 @@ class Look:
             simple = pa.types.is_string(kind) or pa.types.is_integer(kind)
             if name == time or not simple or n is None or self.sample is None or not 2 <= n <= max(2, self.sample.num_rows // 4):
                 continue
-            if name in self.added or (pa.types.is_integer(kind) and not _ID_NAME.search(name)):
+            if (
+                name in self.added
+                or any(text.startswith(f"{name}.") for text in self.fields.texts)
+                or (pa.types.is_integer(kind) and not _ID_NAME.search(name))
+            ):
                 continue
             found[name] = (0 if pa.types.is_string(kind) else 1, 0 if n <= 10_000 else 1)
         return sorted(found, key=lambda name: found[name])
@@ -145,7 +158,8 @@ class Look:
         """Columns that order equal times: one with a value of its own in each row, or those of :attr:`order`; may be none."""
         if self.sample is None or self.sample.num_rows < 2:
             return list(self.order)
-        names = [name for name in self.sample.column_names if name not in (*others, *self.added) and _ID_NAME.search(name)]
+        left_out = {*others, *self.added, *self.fields.texts}
+        names = [name for name in self.sample.column_names if name not in left_out and _ID_NAME.search(name)]
         return next(([name] for name in names if self.distinct(name) == self.sample.num_rows), list(self.order))
 
     def repeated(self) -> tuple[str, float] | None:
@@ -250,8 +264,9 @@ def look_at(path: str, format_: str | None, given: Mapping[str, str]) -> Look:
     columns = Columns.of(table.schema_json)
     rows = _sample(table, taken, columns)
     sample, counts = (None, ()) if rows is None else rows
+    columns, sample, fields = with_fields(columns, sample)
     commits = tuple(sum(n for _, n in each) for _, each in groupby(zip(taken, counts, strict=False), key=lambda pair: pair[0].version))
-    return Look(settings, columns, sample, commits, sum(file.size_bytes for file in table.snapshot(table.version)))
+    return Look(settings, columns, sample, commits, sum(file.size_bytes for file in table.snapshot(table.version)), fields=fields)
 
 
 def source_of(**fields: Any) -> Source:
@@ -305,7 +320,7 @@ def _sample(table: SourceTable, files: Sequence[AddedFile], columns: Columns) ->
     if plain is None:
         return None
     form = Form(columns.arrow, columns.fixed_lengths)
-    names = [name for name, kind in form.types.items() if not pa.types.is_nested(kind)]
+    names = [name for name, kind in form.types.items() if _is_simple(kind)]
     parts: list[pa.RecordBatch] = []
     counts: list[int] = []
     try:
@@ -319,6 +334,51 @@ def _sample(table: SourceTable, files: Sequence[AddedFile], columns: Columns) ->
         return None
     schema = pa.schema([(name, form.types[name]) for name in names])
     return pa.Table.from_batches(parts, schema) if parts else schema.empty_table(), counts
+
+
+def _is_simple(kind: pa.DataType) -> bool:
+    """Whether values of ``kind`` are no lists and maps, and hold none."""
+    return all(_is_simple(field.type) for field in kind) if pa.types.is_struct(kind) else not pa.types.is_nested(kind)
+
+
+def with_fields(columns: Columns, sample: pa.Table | None) -> tuple[Columns, pa.Table | None, Fields]:
+    """``columns`` and ``sample`` with the fields of structs, and of JSON objects in texts, as ``a.b``; and what the latter are."""
+    types, found = dict(columns.arrow), {} if sample is None else {name: sample.column(name) for name in sample.column_names}
+    waiting = [name for name, kind in types.items() if pa.types.is_struct(kind)]
+    while waiting:
+        name = waiting.pop()
+        for index, each in enumerate(types[name]):
+            inner = f"{name}.{each.name}"
+            if inner not in types and "." not in each.name and (sample is None or name in found):
+                types[inner] = each.type
+                found |= {inner: pc.struct_field(found[name], index)} if name in found else {}
+                waiting += [inner] if pa.types.is_struct(each.type) else []
+    of_json, made = dict[str, pa.Array](), dict[str, str]()
+    for name, column in found.items():
+        objects = [] if not pa.types.is_string(column.type) else _objects_in(column)
+        for member in dict.fromkeys(member for row in objects if row is not None for member in row):
+            inner, values = f"{name}.{member}", [None if row is None else row.get(member) for row in objects]
+            if inner in types or "." in member or any(isinstance(value, dict | list) for value in values):
+                continue
+            of_json[inner] = pa.array([None if value is None else str(value) for value in values], pa.string())
+            number = re.sub(r"\W+", "_", inner)
+            kinds = {type(value) for value in values if value is not None}
+            if kinds and kinds <= {int, float} and number not in types:
+                made[number] = f"cast({inner} as double)"
+                of_json[number] = pa.array([None if value is None else float(value) for value in values], pa.float64())
+    types |= {name: column.type for name, column in of_json.items()}
+    own = {name: column for name, column in found.items() if not pa.types.is_struct(column.type)} | of_json
+    seen = columns if types.keys() == columns.arrow.keys() else Columns.of_arrow(pa.schema(list(types.items())))
+    return seen, None if sample is None else pa.table(own), Fields(frozenset(of_json) - made.keys(), made)
+
+
+def _objects_in(column: pa.ChunkedArray) -> list[dict[str, Any] | None]:
+    """The JSON objects that the texts of ``column`` hold; none if one of them holds something else, or all are null."""
+    if column.null_count == len(column) or not pc.all(pc.starts_with(column.drop_null(), "{")).as_py():
+        return []
+    found = [None if text is None else json_object(text.encode()) for text in column.to_pylist()]
+    is_other = any(row is None and text for row, text in zip(found, column.is_valid().to_pylist(), strict=True))
+    return [] if is_other else found
 
 
 def check_column(look: Look, flag: str, name: str) -> None:

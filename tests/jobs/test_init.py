@@ -231,3 +231,26 @@ def test_numbers_since_1970_are_proposed_as_instants(tmp_path, capsys):
 def test_lengths_are_written_as_a_person_does():
     lengths = {86_400: "1 day", 129_600: "1 day 12 hours", 90: "1 minute 30 seconds"}
     assert [shown(seconds * 1_000_000) for seconds in lengths] == list(lengths.values())
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("format_", ["delta", "json"])
+def test_fields_of_structs_and_of_json_are_proposed_and_run(tmp_path, monkeypatch, format_):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    rows = [
+        {"user": {"id": f"u{n % 5}"}, "at": f"2024-03-01T00:{n // 60:02}:{n % 60:02}Z", "item": {"price": n / 4, "tags": {"a": n}}}
+        for n in range(300)
+    ]
+    source = tmp_path / "events"
+    if format_ == "json":
+        source.mkdir()
+        (source / "a.json").write_text("\n".join(map(json.dumps, rows)))
+    else:
+        write_deltalake(source, pa.Table.from_pylist(rows))
+    assert main(["init", "--source", str(source), "--out", str(tmp_path / "p.yaml")]) == 0
+    spec = yaml.safe_load((tmp_path / "p.yaml").read_text())
+    assert spec["keys"] == ["user.id"]
+    assert ("steps" in spec) == (format_ == "json")
+    assert any("price" in name for name in spec["aggregates"])
+    assert main(["run", str(tmp_path / "p.yaml")]) == 0
+    assert set(DeltaTable(spec["sink"]["path"]).to_pyarrow_table().column("user_id").to_pylist()) == {f"u{n}" for n in range(5)}
