@@ -48,7 +48,7 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import read_version
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, Tasks, all_examined, divided, file_parts
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
-from windowmill.jobs.sources.spark_files import asks_zone, behind_steps, with_event_times
+from windowmill.jobs.sources.spark_files import asks_zone, evaluate_steps, with_event_times
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.access import access_to, mapped, sql_type
 from windowmill.jobs.spark.session import ship_modules
@@ -195,7 +195,7 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
         by_files = _of_files(df, batch, part, latest, final=final)
         if by_files is not None:
             return Evaluated(by_files, None)
-    rows = with_event_times(behind_steps(df, pipeline, columns) if pipeline.steps else df, batch.times, seen)
+    rows = with_event_times(evaluate_steps(df, pipeline, columns), batch.times, seen)
     if pipeline.time.end is None:
         rows = rows.withColumn(UNTIL_OF, F.col(TIME))
     if not order or pipeline.time.watermark == "data_interval_end":

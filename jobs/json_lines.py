@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pa_json
 
-from windowmill.jobs.conditions.truths import columns_used, instants_of
+from windowmill.jobs.conditions.truths import instants_of, required_columns
 from windowmill.jobs.instants import instant_us, instants
 from windowmill.jobs.sources.text_lines import MAX_DEPTH, check_depth, deep_recursion, may_be_deep
 from windowmill.jobs.sources.text_values import EXACT, ISO, MAY_BE_LONG, TextTimes, WrittenFloat, number_type
@@ -187,7 +187,7 @@ def read_rows(data: bytes, pipeline: Pipeline) -> JsonRows:
     data = data.removeprefix(codecs.BOM_UTF8)
     if not data.isascii():
         data.decode()
-    fields, uses = columns_used(pipeline)
+    fields, uses = required_columns(pipeline)
     whole = any(window.reads_whole_rows for window in pipeline.windows)
     times = TextTimes.of(pipeline.source)
     table = None if whole or times != ISO else read_blocks(data, list(fields), uses)

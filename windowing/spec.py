@@ -149,11 +149,11 @@ class SourceStep(SpecMapping):
 
 
 class RowStep(NamedTuple):
-    """A part of what rows go through: an expression over one row, which gives a column, or decides which rows stay."""
+    """One expression of a :class:`SourceStep`: it computes a column of each row, or it is a filter."""
 
-    field: str  #: Path of its field.
+    field: str  #: Path of its field in the spec, as ``steps.0.columns.delay``.
     column: str | None  #: Name of the column; null for a filter.
-    text: str
+    text: str  #: Spark SQL over one row.
 
 
 #: Type of the rule that the newest event of a run is at most ``freshness`` old; the type of an entry with this argument that names none.
@@ -245,16 +245,21 @@ class Pipeline(SpecMapping):
         return hash(self.pipeline)
 
     @model_validator(mode="after")
-    def _names_do_not_clash(self) -> Self:
-        # A step makes columns of the fields of structs, ``a.b``, that the spec names as columns; that of a key is ``a_b``.
+    def _fields_become_columns(self) -> Self:
+        # A last step, which the spec does not have, makes columns of the fields of structs, ``a.b``, that the spec names as columns; that
+        # of a key is ``a_b``.
         made = {name for step in self.steps for name in step.columns or ()}
         fields = {name.replace(".", "_"): quoted_path(name) for name in self.keys if "." in name and name not in made}
         if fields:
             self.__dict__["keys"] = tuple(name.replace(".", "_") if name.replace(".", "_") in fields else name for name in self.keys)
-        fields |= {name: quoted_path(name) for _, name in self.plain_columns() if "." in name and name not in made}
+        fields |= {name: quoted_path(name) for _, name in self.named_columns() if "." in name and name not in made}
         if fields:
             self.__dict__["steps"] = (*self.steps, SourceStep(columns=fields))
             self._has_fields = True
+        return self
+
+    @model_validator(mode="after")
+    def _names_do_not_clash(self) -> Self:
         taken: dict[str, str] = dict.fromkeys(RESERVED_COLUMNS, "a column of windowmill's own")
         for column in self.keys:
             if column.lower() in taken:
@@ -331,7 +336,7 @@ class Pipeline(SpecMapping):
                 )
         return self
 
-    def plain_columns(self) -> list[tuple[str, str]]:
+    def named_columns(self) -> list[tuple[str, str]]:
         """Every column that a field names by itself, in the spec's order, as pairs (path of the field, name)."""
         named = [("time.column", self.time.column), *([("time.end", self.time.end)] if self.time.end else [])]
         named += [(f"keys.{index}", name) for index, name in enumerate(self.keys)]
@@ -343,7 +348,7 @@ class Pipeline(SpecMapping):
 
     @property
     def row_steps(self) -> tuple[RowStep, ...]:
-        """What is evaluated of each row before windows see it, in order; begins with the source's filter if there is anything else."""
+        """The expressions of all steps, in the order of evaluation, behind the source's filter; empty if the spec has no steps."""
         if not self.steps:
             return ()
         found = [RowStep("source.filter", None, self.source.filter)] if self.source is not None and self.source.filter else []
@@ -354,7 +359,7 @@ class Pipeline(SpecMapping):
 
     @property
     def own_filter(self) -> str | None:
-        """The source's filter where it is all that rows go through; null if there are steps, of which it is the first."""
+        """The source's filter, if it has one and the spec has no steps, else null; with steps it is the first of :attr:`row_steps`."""
         return self.source.filter if self.source is not None and not self.steps else None
 
     def conditions(self) -> tuple[str, ...]:
@@ -466,9 +471,9 @@ _ABSENT = object()
 _MAX_NAMED, _SHOWN = 5, 80
 #: What becomes of a window or an aggregate: ``filled`` is new, or means something else than before.
 Fate = Literal["kept", "filled", "dropped"]
-#: Fields that hold windows and aggregates, and those that say which rows meet them; a change of any other field of a meaning makes another
-#: pipeline.
-FIELDS, OF_ROWS = ("windows", "aggregates"), ("filter", "steps")
+#: Fields that hold windows and aggregates, and those that say which rows and values these see; a change of any other field of a meaning
+#: makes another pipeline.
+FIELDS, INPUT_FIELDS = ("windows", "aggregates"), ("filter", "steps")
 
 
 def describe_difference(before: Mapping[str, Any], now: Mapping[str, Any], actual: Mapping[str, Any]) -> str | None:
@@ -554,8 +559,8 @@ class SpecChanges:
     aggregates: tuple[SpecChange, ...]
     #: The differences in keys, time and emit, each with the old and the new value; with any of them the spec cannot be applied.
     others: tuple[str, ...] = ()
-    #: Whether other rows meet the windows, or other values in them, by another filter or other steps; all windows are filled then.
-    is_of_rows: bool = False
+    #: Whether another filter or other steps give the windows other rows, or other values in them; all windows are filled then.
+    input_differs: bool = False
 
     @property
     def only_add(self) -> bool:
@@ -592,14 +597,14 @@ def compare(before: Mapping[str, Any], pipeline: Pipeline, edited: Mapping[tuple
                 why = why or edited.get((field, name))
             found[field].append(SpecChange(name, "kept" if why is None else "filled", why or "same meaning", name in old))
         found[field] += [SpecChange(name, "dropped", "no longer in the spec") for name in old if name not in new]
-    rest = ({name: value for name, value in meaning.items() if name not in (*FIELDS, *OF_ROWS)} for meaning in (before, now, actual))
+    rest = ({name: value for name, value in meaning.items() if name not in (*FIELDS, *INPUT_FIELDS)} for meaning in (before, now, actual))
     reason = _why(*rest, where="", same_variables=same_variables)
-    of_rows = ({name: value for name, value in meaning.items() if name in OF_ROWS} for meaning in (before, now, actual))
-    other_rows = _why(*of_rows, where="", same_variables=same_variables)
-    if other_rows is not None:
-        found["windows"] = [replace(each, fate="filled", why=other_rows) if each.fate == "kept" else each for each in found["windows"]]
+    inputs = ({name: value for name, value in meaning.items() if name in INPUT_FIELDS} for meaning in (before, now, actual))
+    other_input = _why(*inputs, where="", same_variables=same_variables)
+    if other_input is not None:
+        found["windows"] = [replace(each, fate="filled", why=other_input) if each.fate == "kept" else each for each in found["windows"]]
     others = () if reason is None else (reason,)
-    return SpecChanges(tuple(found["windows"]), tuple(found["aggregates"]), others, is_of_rows=other_rows is not None)
+    return SpecChanges(tuple(found["windows"]), tuple(found["aggregates"]), others, input_differs=other_input is not None)
 
 
 def _why(before: Any, now: Any, actual: Any, *, where: str, same_variables: bool) -> str | None:

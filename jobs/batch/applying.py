@@ -139,7 +139,7 @@ def next_apply(
         keeps=keeps,
         keeps_gaps=gaps,
         kept_from=last.plan.definition if keeps or gaps else None,
-        reads_others=changes.is_of_rows,
+        reads_others=changes.input_differs,
     )
     planning.check_plan(runnable, ledger, source, plan)
     _check_columns(runnable, plan)
@@ -188,7 +188,7 @@ def _from_state(
             return None
         return first_time(source, reading.files, runnable.pipeline.time)
 
-    if changes.is_of_rows:
+    if changes.input_differs:
         raise NotStoredError("its rows go through another filter, or other steps")
     fills = () if history is None else changes.filled
     new, old = _parts_of_stored(runnable, ledger, Columns.of_source(source).arrow)
@@ -267,7 +267,7 @@ def _kept(
     runnable: Runnable, ledger: Ledger, changes: SpecChanges, types: Mapping[str, pa.DataType]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The layouts whose stored rows ``changes`` leave as they are; and the gaps of unchanged sessions if others change."""
-    if changes.is_of_rows:
+    if changes.input_differs:
         return (), ()
     try:
         new, old = _parts_of_stored(runnable, ledger, types)

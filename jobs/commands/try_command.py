@@ -21,7 +21,7 @@ import typer
 from windowmill.checkpoints.state.readers import MemoryState
 from windowmill.jobs.commands.terminal import Spec, as_written, load_pipeline
 from windowmill.jobs.conditions.expressions import Expressions
-from windowmill.jobs.conditions.truths import evaluate
+from windowmill.jobs.conditions.truths import evaluate, every_condition
 from windowmill.jobs.json_lines import JsonRows, RefusedRow, read_rows, refused_lines, result_lines
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input
@@ -345,7 +345,7 @@ def attempt(
     steps = _steps_of(rows, pipeline)
     instants = frozenset() if steps is None else frozenset(name for name, kind in steps.made.items() if pa.types.is_timestamp(kind))
     if engine != "spark":
-        rows, masks = _judged(rows if steps is None else _behind_steps(rows, steps, pipeline), pipeline)
+        rows, masks = _judged(rows if steps is None else _evaluate_steps(rows, steps, pipeline), pipeline)
     # Unless the spec asks for it, results do not depend on the clock.
     latest = pipeline.time.latest(int((time.time() if now is None else now) * 1_000_000), by_default=False)
     run = ENGINES[engine](pipeline, math.inf if latest is None else latest)
@@ -425,7 +425,7 @@ def _steps_of(rows: JsonRows, pipeline: Pipeline) -> RowSteps | None:
     return RowSteps.of(pipeline, {field.name: field.type for field in _in_utc(rows.table).schema})
 
 
-def _behind_steps(rows: JsonRows, steps: RowSteps, pipeline: Pipeline) -> JsonRows:
+def _evaluate_steps(rows: JsonRows, steps: RowSteps, pipeline: Pipeline) -> JsonRows:
     """The rows that filters of the steps leave, with the columns that steps make; those on which one fails are refused."""
     for where, why in steps.outside.items():
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: {where}: {why}; use --engine spark")
@@ -438,7 +438,7 @@ def _behind_steps(rows: JsonRows, steps: RowSteps, pipeline: Pipeline) -> JsonRo
     }
     for name in [name for name in (pipeline.time.column, pipeline.time.end) if name is not None and name in steps.made]:
         made = behind.column(name)
-        column, bad = _as_times(made, name, pipeline)
+        column, bad = _event_times(made, name, pipeline)
         behind = behind.set_column(behind.schema.get_field_index(name), name, column)
         for index in np.flatnonzero(bad).tolist():
             wrong.setdefault(int(places[index]), (BAD_TIME, f"{name}: got {json.dumps(made[index].as_py())}; expected an instant"))
@@ -450,8 +450,11 @@ def _behind_steps(rows: JsonRows, steps: RowSteps, pipeline: Pipeline) -> JsonRo
     return replace(kept, table=behind.filter(pa.array(on)).drop_columns([ROW, UNREAD]), refused=[*rows.refused, *refused])
 
 
-def _as_times(column: pa.ChunkedArray, name: str, pipeline: Pipeline) -> tuple[pa.ChunkedArray, np.ndarray]:
-    """An event time that steps make, as instants or integers; and where it is none. Raises ``SourceSchemaError`` for another type."""
+def _event_times(column: pa.ChunkedArray, name: str, pipeline: Pipeline) -> tuple[pa.ChunkedArray, np.ndarray]:
+    """The ``column`` of event times that steps make, as instants or integers; and the rows whose text is no time, bool, shape (n,).
+
+    Null stays null. Raises ``SourceSchemaError`` for a type that is none of a time, or does not fit ``time.unit``.
+    """
     kind, unit, texts = column.type, pipeline.time.unit, TextTimes.of(pipeline.source)
     where = f"pipeline {pipeline.pipeline}: time.{'unit' if unit is not None else 'column'}: {name!r} is {kind}"
     if pa.types.is_integer(kind) != (unit is not None):
@@ -477,11 +480,10 @@ def _judged(rows: JsonRows, pipeline: Pipeline) -> tuple[JsonRows, dict[str, pa.
 
     A condition reads one row, so conditions are evaluated for all rows at once: a query a batch costs 20 ms and more.
     """
-    wanted = pipeline.own_filter
-    conditions = pipeline.conditions()
-    if not rows.table.num_rows or not (wanted or conditions):
+    wanted, conditions, every = pipeline.own_filter, pipeline.conditions(), every_condition(pipeline)
+    if not rows.table.num_rows or not every:
         return rows, {condition: pa.array([], pa.bool_()) for condition in conditions}
-    found = evaluate(tuple(dict.fromkeys([*([wanted] if wanted else []), *conditions])), _in_utc(rows.table))
+    found = evaluate(every, _in_utc(rows.table))
     read = np.ones(rows.table.num_rows, np.bool_)
     if wanted:
         read = _mask(found[wanted].holds) | _mask(found[wanted].failed)

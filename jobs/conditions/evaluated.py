@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as is_
 
+from windowmill.windowing.errors import SpecError
+
 if TYPE_CHECKING:
     from sqlglot import exp
 
@@ -51,6 +53,12 @@ def name_of(kind: pa.DataType) -> str:
     if is_.is_struct(kind):
         return f"struct<{','.join(f'{field.name}:{name_of(field.type)}' for field in kind)}>"
     return _NAMES.get(kind, str(kind))
+
+
+def check_storable(kind: pa.DataType, text: str, where: str) -> None:
+    """Raise ``SpecError`` if no table can hold values of ``kind``, the type of the expression ``text`` in the field ``where``."""
+    if is_.is_null(kind) or is_.is_duration(kind) or is_.is_interval(kind):
+        raise SpecError(f"{where}: got {text!r}, which is {name_of(kind)}; expected a value that a table can hold")
 
 
 def is_whole(kind: pa.DataType) -> bool:

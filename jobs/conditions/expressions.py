@@ -75,14 +75,12 @@ class Expressions:
 
 
 def _evaluated(where: str, text: str, columns: Mapping[str, pa.Array]) -> pa.Array:
-    """``text`` over no rows."""
-    from windowmill.jobs.conditions.evaluated import OutsideError, name_of  # loads the parser
+    """``text``, the expression of the field ``where``, over no rows: it shows the type; raises as :meth:`Expressions.of`."""
+    from windowmill.jobs.conditions.evaluated import OutsideError, check_storable  # loads the parser
 
     try:
         found = expression_value(text, {name: columns[name] for name in read_by([text], columns)}, 0).array
     except OutsideError as err:
         raise SpecError(f"{where}: got {text!r}, of which this process does not evaluate {err}; write it otherwise") from err
-    kind = found.type
-    if pa.types.is_null(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
-        raise SpecError(f"{where}: got {text!r}, which is {name_of(kind)}; expected a value that a table can hold")
+    check_storable(found.type, text, where)
     return found

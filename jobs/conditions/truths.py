@@ -148,24 +148,21 @@ def _outside(condition: str, types: Mapping[str, pa.DataType]) -> tuple[str | No
 
 
 def outside_by_field(pipeline: Pipeline, types: Mapping[str, pa.DataType] | None = None) -> dict[str, str]:
-    """Why only Spark evaluates a condition, by the path of its field; without the columns' ``types``, as far as they do not decide.
+    """Why only Spark evaluates a condition, by the path of its field, over columns of ``types``.
 
-    Without them also why it alone evaluates a step.
+    With null for ``types``: conditions and steps that only Spark evaluates whatever the types. With types no steps: for them see
+    ``RowSteps.outside``.
     """
-    found = {}
-    for step in pipeline.row_steps if types is None else ():
-        why = _evaluator().outside_whatever(step.text, is_condition=step.column is None)
-        if why is not None:
-            found[step.field] = f"{why}; `compute: local` and `windowmill try` refuse it"
+    found: dict[str, str | None] = {}
+    if types is None:
+        found |= {step.field: _evaluator().outside_whatever(step.text, is_condition=step.column is None) for step in pipeline.row_steps}
     for where, text in conditions_by_field(pipeline):
-        why = _evaluator().outside_whatever(text) if types is None else outside_problem(text, types)
-        if why is not None:
-            found[where] = f"{why}; `compute: local` and `windowmill try` refuse it"
-    return found
+        found[where] = _evaluator().outside_whatever(text) if types is None else outside_problem(text, types)
+    return {where: f"{why}; `compute: local` and `windowmill try` refuse it" for where, why in found.items() if why is not None}
 
 
 def instants_of(pipeline: Pipeline) -> set[str]:
-    """Names of the source columns that hold instants."""
+    """Names of the columns, as windows see them, that hold instants."""
     if pipeline.time.integer_axis:
         return set()
     uses = (use for window in pipeline.windows for use in window.columns().values())
@@ -174,16 +171,16 @@ def instants_of(pipeline: Pipeline) -> set[str]:
     return of_windows | axis if pipeline.time.unit is None else of_windows - axis
 
 
-def in_conditions(pipeline: Pipeline) -> set[str]:
+def columns_in_conditions(pipeline: Pipeline) -> set[str]:
     """Names of the columns that conditions and steps read."""
     texts = [text for _, text in conditions_by_field(pipeline)] + [step.text for step in pipeline.row_steps]
     return {name for text in texts for name in columns_of(text)}
 
 
-def columns_used(pipeline: Pipeline) -> tuple[dict[str, str], dict[str, str]]:
-    """The columns that the pipeline reads, and the required type of each that has one: instant, integer, number or boolean.
+def required_columns(pipeline: Pipeline) -> tuple[dict[str, str], dict[str, str]]:
+    """The source columns that the pipeline reads, each with the path of the first field that names it; and the types that it requires.
 
-    Each column comes with the path of the first field that names it.
+    A type is ``instant``, ``integer``, ``number`` or ``boolean``; columns of any type are not among the second.
     """
     uses: dict[str, str] = {}
     for aggregate in pipeline.aggregates.values():
@@ -194,14 +191,16 @@ def columns_used(pipeline: Pipeline) -> tuple[dict[str, str], dict[str, str]]:
     axis = [pipeline.time.column, *([pipeline.time.end] if pipeline.time.end else [])]
     uses |= dict.fromkeys(axis, "integer") | dict.fromkeys(instants_of(pipeline), "instant")
     named = [
-        *pipeline.plain_columns(),
+        *pipeline.named_columns(),
         *((where, name) for where, text in conditions_by_field(pipeline) for name in sorted(columns_of(text))),
     ]
-    for path, made, text in reversed(pipeline.row_steps):
-        # What a step makes of other columns is read of those, and may be of any type.
-        named = [(where, name) for where, name in named if made is None or name.lower() != made.lower()]
-        uses = {name: use for name, use in uses.items() if made is None or name.lower() != made.lower()}
-        named += [(path, name) for name in sorted(columns_of(text))]
+    for step in reversed(pipeline.row_steps):
+        if step.column is not None:
+            # In place of the column that a step makes, the source has those that its expression reads; they may be of any type.
+            made = step.column.lower()
+            named = [(where, name) for where, name in named if name.lower() != made]
+            uses = {name: use for name, use in uses.items() if name.lower() != made}
+        named += [(step.field, name) for name in sorted(columns_of(step.text))]
     fields: dict[str, str] = {}
     for where, name in named:
         fields.setdefault(name, where)

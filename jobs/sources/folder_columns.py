@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from windowmill.jobs.conditions.truths import columns_used, in_conditions
+from windowmill.jobs.conditions.truths import columns_in_conditions, required_columns
 from windowmill.jobs.sources.base import PlainFile
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.options import TIME_OPTIONS, declared, partition_of
@@ -86,15 +86,15 @@ def with_wider_types(schema_json: str, pipeline: Pipeline, paths: Iterable[str])
     are TIMESTAMP, so that later ones may be instants; these columns are named, too. Those of folders above the ``paths`` stay as they are.
     """
     types = dict(Columns.of(schema_json).arrow)
-    uses, _ = columns_used(pipeline)
+    fields, _ = required_columns(pipeline)
     of_policies = {use.column for window in pipeline.windows for use in window.columns().values()}
-    kept = in_conditions(pipeline) | of_policies | set(pipeline.keys) | {name for path in paths for name in partition_of(path)}
-    counted: set[str] = {name for name, where in uses.items() if where.startswith("aggregates.")} - kept
+    kept = columns_in_conditions(pipeline) | of_policies | set(pipeline.keys) | {name for path in paths for name in partition_of(path)}
+    counted: set[str] = {name for name, where in fields.items() if where.startswith("aggregates.")} - kept
     for spec in pipeline.aggregates.values():
         if spec.function != "count":
             kept |= set(spec.columns)
             counted -= set() if spec.declaration.takes == "number" else set(spec.columns)
-    if any(window.reads_whole_rows for window in pipeline.windows) or not types.keys() >= uses.keys():
+    if any(window.reads_whole_rows for window in pipeline.windows) or not types.keys() >= fields.keys():
         return schema_json, frozenset()
 
     def results(own: Mapping[str, pa.DataType]) -> Mapping[str, pa.DataType]:

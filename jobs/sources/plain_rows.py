@@ -149,7 +149,7 @@ class PlainRows:
         own = EventTimes(self.pipeline, None, self.has_unread).read
         if self.steps is None:
             return list(dict.fromkeys([*columns, *own, *read_by(self.conditions.texts, self.form.types)]))
-        return [*self.steps.read([*columns, *own, *read_by(self.conditions.texts, self.types)], list(self.form.types)), UNREAD]
+        return [*self.steps.columns_read([*columns, *own, *read_by(self.conditions.texts, self.types)], list(self.form.types)), UNREAD]
 
     def evaluated(
         self, rows: pa.Table, columns: Sequence[str], conditions: Sequence[str], latest: int | None, file: int | None = None

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from windowmill.jobs.conditions.checks import columns_of
-from windowmill.jobs.conditions.evaluated import Mask, OutsideError, Value, mask_of, name_of
+from windowmill.jobs.conditions.evaluated import Mask, OutsideError, Value, check_storable, mask_of
 from windowmill.jobs.conditions.evaluator import spark_kind, step_value, type_of_cast
 from windowmill.jobs.conditions.truths import read_by, whole
 from windowmill.jobs.sources.unusable_rows import BAD_COLUMN, BAD_CONDITION, SHOWN, failure_of, unread_text
@@ -30,9 +30,9 @@ _TYPED = ("aggregates.", "windows.", "time.tie_break.")
 class RowSteps:
     """The steps of a pipeline over source columns of given types; small and picklable.
 
-    ``made``: type of each column that a step makes, as the last one that makes it leaves it.
-    ``outside``: for each step that only Spark evaluates, by its field, why.
-    ``may_fail``: whether a row may exist on which one of the others fails.
+    ``made``: type of each column that a step makes, by the last step that makes it.
+    ``outside``: for each step that only Spark evaluates, by the path of its field, why.
+    ``may_fail``: whether a row may exist on which a step fails that is not ``outside``.
     """
 
     steps: Sequence[RowStep]
@@ -41,14 +41,15 @@ class RowSteps:
     may_fail: bool = False
 
     @classmethod
-    def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType], odd: Sequence[str] = ()) -> RowSteps:
-        """The steps of ``pipeline`` over columns of ``types``; over those named in ``odd``, only Spark evaluates an expression.
+    def of(cls, pipeline: Pipeline, types: Mapping[str, pa.DataType], spark_only: Sequence[str] = ()) -> RowSteps:
+        """The steps of ``pipeline`` over columns of ``types``; only Spark evaluates an expression that reads one of ``spark_only``.
 
-        Raises ``SpecError``, naming the field, for an expression over a column that does not exist, or whose type is not known.
+        Raises, naming the field: ``SourceSchemaError`` for an expression over a column that does not exist; ``SpecError`` for one whose
+        type is not known, or is none of a table's.
         """
-        typed = {name for where, name in pipeline.plain_columns() if "." in name and where.startswith(_TYPED)}
+        typed = {name for where, name in pipeline.named_columns() if "." in name and where.startswith(_TYPED)}
         known, made, outside, may_fail = dict(types), dict[str, pa.DataType](), dict[str, str](), False
-        strange = {name.lower() for name in odd}
+        not_here = {name.lower() for name in spark_only}
         for step in pipeline.row_steps:
             where = f"pipeline {pipeline.pipeline}: {step.field}"
             lower = {name.lower() for name in known}
@@ -56,9 +57,9 @@ class RowSteps:
             if missing is not None:
                 raise SourceSchemaError(f"{where}: {_no_column(step, missing, list(known))}")
             used = read_by([step.text], known)
-            padded = next((name for name in used if name.lower() in strange), None)
+            unlike = next((name for name in used if name.lower() in not_here), None)
             value, why = (
-                (None, f"column {padded!r}") if padded is not None else _over_none(step, {name: known[name] for name in used}, where)
+                (None, f"column {unlike!r}") if unlike is not None else _over_none(step, {name: known[name] for name in used}, where)
             )
             if value is None:
                 outside[step.field] = f"only Spark evaluates {why}"
@@ -66,7 +67,7 @@ class RowSteps:
             if step.column is None:
                 continue
             kind = _cast_type(step, where, why) if value is None else value.kind
-            _check_type(step, kind, where)
+            check_storable(kind, step.text, where)
             if step.column in typed and step.text == quoted_path(step.column) and _is_in_json(step.column, known[used[0]]):
                 raise SpecError(
                     f"{where}: {step.column!r} is a field of JSON, a text; give it a type by a step, such as {{columns: {{value: "
@@ -76,7 +77,7 @@ class RowSteps:
                 del known[name]
                 made.pop(name, None)
             known[step.column] = made[step.column] = kind
-            strange.discard(step.column.lower())
+            not_here.discard(step.column.lower())
         return cls(pipeline.row_steps, made, outside, may_fail)
 
     def after(self, names: Sequence[str]) -> list[str]:
@@ -84,11 +85,11 @@ class RowSteps:
         made = {name.lower() for name in self.made}
         return [*(name for name in names if name.lower() not in made), *self.made]
 
-    def read(self, wanted: Sequence[str], names: Sequence[str]) -> list[str]:
-        """Those of the source's columns ``names`` from which steps make the columns ``wanted``, and that filters and other steps read."""
+    def columns_read(self, wanted: Sequence[str], names: Sequence[str]) -> list[str]:
+        """Those of the source's columns ``names`` that are needed for the columns ``wanted`` behind the steps, and for the steps."""
         needed = {name.lower() for name in wanted}
         for step in reversed(self.steps):
-            # A step that may fail decides on rows, whether its column is asked for or not; all steps are evaluated.
+            # All steps are evaluated, also for columns that nobody wants: a row on which one fails is quarantined.
             if step.column is not None:
                 needed.discard(step.column.lower())
             needed |= {name.lower() for name in columns_of(step.text)}
@@ -101,10 +102,14 @@ class RowSteps:
         return found if kept.all() else found.filter(pa.array(kept))
 
     def computed(self, rows: pa.Table) -> tuple[dict[str, pa.Array | pa.ChunkedArray], pa.Array, Mask]:
-        """The columns behind the last step, ``UNREAD``, and which rows filters leave; each of shape (n,)."""
+        """The columns behind the last step, ``UNREAD``, and which rows filters leave; each of shape (n,).
+
+        Values in rows that filters do not leave mean nothing. Raises ``OutsideError`` for a step that only Spark evaluates.
+        """
         n = rows.num_rows
         columns = dict(zip(rows.column_names, rows.columns, strict=True))
         unread = whole(columns.pop(UNREAD)) if UNREAD in columns else pa.nulls(n, pa.string())
+        # A row is `on` until it fails or a filter takes it out: what later steps make of it does not count.
         on, kept, refused = mask_of(unread.is_null()), np.ones(n, np.bool_), dict[int, str]()
         for step in self.steps:
             used = {name: whole(columns[name]) for name in read_by([step.text], columns)}
@@ -130,7 +135,7 @@ def _value_of(step: RowStep, columns: Mapping[str, pa.Array], n: int) -> Value:
 
 
 def _over_none(step: RowStep, types: Mapping[str, pa.DataType], where: str) -> tuple[Value | None, str]:
-    """The value of a step over no rows; null, and of what there is none here, if only Spark evaluates it."""
+    """The value of a step over no rows, which shows its type; if only Spark evaluates the step, null and the part that is the reason."""
     try:
         return _value_of(step, {name: pa.nulls(0, spark_kind(kind)) for name, kind in types.items()}, 0), ""
     except OutsideError as err:
@@ -162,11 +167,6 @@ def _cast_type(step: RowStep, where: str, why: str) -> pa.DataType:
     if kind is None:
         raise SpecError(f"{where}: got {step.text!r}, of which only Spark evaluates {why}; give its type: cast({step.text} as …)")
     return kind
-
-
-def _check_type(step: RowStep, kind: pa.DataType, where: str) -> None:
-    if pa.types.is_null(kind) or pa.types.is_duration(kind) or pa.types.is_interval(kind):
-        raise SpecError(f"{where}: got {step.text!r}, which is {name_of(kind)}; expected a value that a table can hold")
 
 
 def _refusal(step: RowStep, columns: Mapping[str, pa.Array], index: int) -> str:

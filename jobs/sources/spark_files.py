@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline
 
 _HOLDS, _FAILS = 1, 2
-#: A column that Spark computes for a step, until it has the name.
+#: Columns that exist only while steps are evaluated: what a step computes, until it has its name; and whether filters leave the row.
 _COMPUTED, _KEPT = "_ computed", "_ kept"
 #: Parts of the names of types and functions whose result may depend on the session's zone.
 _ABOUT_TIME = re.compile("csv|date|day|hour|interval|json|minute|month|quarter|second|time|unix|variant|week|xml|year|zone")
@@ -224,11 +224,12 @@ def read_rows(
 
     ``_reason`` is null for a usable row, else a key of :data:`windowmill.jobs.sources.unusable_rows.REASONS`.
     """
-    columns = Columns.of(table.schema_json)
+    columns, has_unread = Columns.of(table.schema_json), table.has_unread or table.reader is not None
     if columns.taken is not None:
         raise SourceSchemaError(f"source {table.path}: the column name {columns.taken!r} is taken by windowmill; rename it in the source")
-    rows, has_unread = rows_behind_steps(spark, table, reading), table.has_unread or table.reader is not None
-    columns = Columns.of_source(table)
+    rows = table.rows(spark, reading)
+    if table.reader is not None:
+        rows, columns = evaluate_steps(rows, table.reader, columns), columns.seen_by(table.reader)
     wanted, pipeline = runnable.pipeline.own_filter, runnable.pipeline
     if wanted:
         chosen, failed = judged(wanted, columns.in_conditions)
@@ -244,14 +245,12 @@ def read_rows(
     return with_event_times(select(rows), times, columns, in_place=True)
 
 
-def rows_behind_steps(spark: SparkSession, table: SourceTable, reading: Reading) -> DataFrame:
-    """The rows of :meth:`.SourceTable.rows` that filters of the steps leave, with the columns that steps make, and then ``UNREAD``."""
-    rows = table.rows(spark, reading)
-    return rows if table.reader is None else behind_steps(rows, table.reader, Columns.of(table.schema_json))
+def evaluate_steps(rows: DataFrame, pipeline: Pipeline, columns: Columns) -> DataFrame:
+    """The rows that filters of the steps of ``pipeline`` leave, with the columns that steps make, and ``UNREAD``.
 
-
-def behind_steps(rows: DataFrame, pipeline: Pipeline, columns: Columns) -> DataFrame:
-    """``rows``, of which ``columns`` are those of the source, once they have gone through the steps of ``pipeline``."""
+    ``columns`` are those of the source; other columns of ``rows`` stay as they are. Without steps it returns ``rows``. Raises as
+    :meth:`.RowSteps.of`.
+    """
     steps = columns.steps(pipeline)
     if steps is None:
         return rows
@@ -260,7 +259,7 @@ def behind_steps(rows: DataFrame, pipeline: Pipeline, columns: Columns) -> DataF
     for is_outside, group in groupby(steps.steps, key=lambda step: step.field in steps.outside):
         own = list(group)
         if not is_outside:
-            rows = _by_steps(rows, replace(steps, steps=own))
+            rows = _evaluate_in_python(rows, replace(steps, steps=own))
         for step in own if is_outside else ():
             # Not evaluated on rows that could not be read, or that an earlier step has taken out: a failure would end the job.
             value = F.when(F.col(UNREAD).isNull(), F.expr(step.text))
@@ -272,10 +271,11 @@ def behind_steps(rows: DataFrame, pipeline: Pipeline, columns: Columns) -> DataF
     return rows
 
 
-def _by_steps(rows: DataFrame, steps: RowSteps) -> DataFrame:
-    """``rows`` once tasks of Python have taken them through ``steps``, which read no other columns than they need."""
+def _evaluate_in_python(rows: DataFrame, steps: RowSteps) -> DataFrame:
+    """As :func:`evaluate_steps`, by one function of Python, which gets only the columns that ``steps`` read."""
     types = {field.name: field.type for field in to_arrow_schema(rows.schema, timezone="UTC")}
-    read = [*steps.read((), [name for name in types if name != UNREAD]), UNREAD]
+    read = [*steps.columns_read((), [name for name in types if name != UNREAD]), UNREAD]
+    # `steps` are some of the pipeline's: `steps.made` has the types behind the last one of all.
     columns, _, _ = steps.computed(pa.table({name: pa.array([], types[name]) for name in read}))
     made = list(dict.fromkeys(step.column for step in steps.steps if step.column in columns and step.column is not None))
     kinds = {name: columns[name].type for name in made} | {UNREAD: pa.string(), _KEPT: pa.bool_()}
@@ -290,14 +290,14 @@ def _by_steps(rows: DataFrame, steps: RowSteps) -> DataFrame:
     computed = arrow_udf(found, StructType(fields)).asNondeterministic()  # type: ignore[call-overload]
     rows = rows.withColumn(_COMPUTED, computed(*(F.col(backquoted(name)) for name in read)))
     gone = {name.lower() for name in kinds}
-    kept = [backquoted(name) for name in rows.columns if name.lower() not in gone and name != _COMPUTED]
+    others = [backquoted(name) for name in rows.columns if name.lower() not in gone and name != _COMPUTED]
     own = [F.col(f"{backquoted(_COMPUTED)}._{n}").alias(name) for n, name in enumerate(kinds)]
-    rows = rows.select(*kept, *own)
+    rows = rows.select(*others, *own)
     return rows.where(F.col(backquoted(_KEPT))).drop(_KEPT)
 
 
 def with_event_times(rows: DataFrame, times: EventTimes, columns: Columns, *, in_place: bool = False) -> DataFrame:
-    """Add what :meth:`.EventTimes.of` reads and gives; the ``columns`` are those of the source.
+    """Add what :meth:`.EventTimes.of` reads and gives; ``columns`` are those of the source behind its steps.
 
     With ``in_place`` Spark evaluates it on these ``rows``, and moves no filter on it to where there are more.
     """

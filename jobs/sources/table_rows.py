@@ -33,7 +33,7 @@ from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, OpenFile, constant
 from windowmill.jobs.sources.plain_rows import batches_of
-from windowmill.jobs.sources.spark_files import behind_steps, rows_of
+from windowmill.jobs.sources.spark_files import evaluate_steps, rows_of
 from windowmill.windowing.columnar.added_columns import FILE, ROW, UNREAD
 from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.errors import SourceRangeGoneError, first_line
@@ -127,9 +127,9 @@ class TableRows:
             yield from self._stored_rows(files, live, columns, others)
             return
         names, wanted = self._stored.struct.names, [*columns, *others]
-        read = self._steps.read(wanted, names)
+        read = self._steps.columns_read(wanted, names)
         if self._steps.outside:
-            yield from self._by_spark(files, live, wanted, behind=self._steps)
+            yield from self._by_spark(files, live, wanted, steps=self._steps)
             return
         rest = [name for name in names if name in wanted and name not in read]
         for file, rows in self._stored_rows(files, live, read, rest):
@@ -197,17 +197,17 @@ class TableRows:
                 first += batch.num_rows
 
     def _by_spark(
-        self, files: Sequence[AddedFile], live: Live, columns: Sequence[str], behind: RowSteps | None = None
+        self, files: Sequence[AddedFile], live: Live, columns: Sequence[str], steps: RowSteps | None = None
     ) -> Iterator[tuple[AddedFile, pa.Table]]:
-        """The rows, ``behind`` the steps where some of these need Spark, then with ``UNREAD``."""
+        """The rows as they are stored; with ``steps``, some of which only Spark evaluates, the rows behind these, and ``UNREAD``."""
         if not files:
             return
-        why = f"Arrow would read values of {files[0].path} otherwise" if behind is None else next(iter(behind.outside.values()))
+        why = f"Arrow would read values of {files[0].path} otherwise" if steps is None else next(iter(steps.outside.values()))
         frame = rows_of(self.spark(why), self.source, Reading(tuple(files)))
-        kinds = [(name, (self._stored.arrow if behind is None else self.types)[name]) for name in columns]
-        if behind is not None:
+        kinds = [(name, (self._stored.arrow if steps is None else self.types)[name]) for name in columns]
+        if steps is not None:
             assert self.source.reader is not None
-            frame, kinds = behind_steps(frame, self.source.reader, self._stored), [*kinds, (UNREAD, pa.string())]
+            frame, kinds = evaluate_steps(frame, self.source.reader, self._stored), [*kinds, (UNREAD, pa.string())]
         rows = frame.select(*(backquoted(name) for name, _ in kinds), FILE, ROW).toArrow()
         rows = rows.cast(pa.schema([*kinds, (FILE, pa.int32()), (ROW, pa.int64())]))
         rows = rows.sort_by([(FILE, "ascending"), (ROW, "ascending")])

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from windowmill.jobs.conditions.truths import columns_used
+from windowmill.jobs.conditions.truths import required_columns
 from windowmill.jobs.sources.options import ddl_of
 from windowmill.jobs.sources.text_values import TextTimes
 from windowmill.windowing.axis import AXIS_END, DAY_US
@@ -115,7 +115,7 @@ class ExpectedColumns:
     @classmethod
     def by(cls, pipeline: Pipeline, columns: Sequence[str]) -> ExpectedColumns:
         """What ``pipeline`` uses of a source with these ``columns``."""
-        used, _ = columns_used(pipeline)
+        used, _ = required_columns(pipeline)
         folded = {name.lower() for name in used if name not in columns}  # conditions ignore case
         every = any(window.reads_whole_rows for window in pipeline.windows)
         order = {name: place for place, name in enumerate(used)}

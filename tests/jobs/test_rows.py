@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.specs import a_spec
 from windowmill.jobs import json_lines as reader
-from windowmill.jobs.conditions.truths import columns_used
+from windowmill.jobs.conditions.truths import required_columns
 from windowmill.jobs.instants import instant_us, instants, instants_or_null
 from windowmill.jobs.json_lines import read_blocks, result_lines
 from windowmill.windowing.columnar.results import ResultTable
@@ -32,12 +32,12 @@ def data_of(rows: list[dict[str, Any]]) -> bytes:
 
 
 def fast(data: bytes) -> pa.Table | None:
-    names, uses = columns_used(pipeline())
+    names, uses = required_columns(pipeline())
     return read_blocks(data, names, uses)
 
 
 def by_row(data: bytes) -> reader.JsonRows:
-    names, uses = columns_used(pipeline())
+    names, uses = required_columns(pipeline())
     return reader._read_each(data.decode().splitlines(keepends=True), names, uses, whole=False)
 
 
