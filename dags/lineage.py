@@ -110,16 +110,15 @@ def _columns(pipeline: Pipeline, source: tuple[str, str]) -> Any:
         how = column_lineage_dataset.Transformation(type=kind, subtype=subtype)
         return column_lineage_dataset.InputField(*source, field=name, transformations=[how])
 
-    made: dict[str, list[str]] = {}  # the columns of the source from which steps make each column
+    made: dict[str, list[str]] = {}  # the columns of the source from which steps make each column, whose name is in lower case
     for step in pipeline.row_steps:
         if step.column is not None:
-            folded = {name.lower(): names for name, names in made.items()}
-            read = [folded.get(name.lower(), [name]) for name in sorted(columns_of(step.text))]
-            made[step.column] = list(dict.fromkeys(name for names in read for name in names))
+            read = [made.get(name.lower(), [name]) for name in sorted(columns_of(step.text))]
+            made[step.column.lower()] = list(dict.fromkeys(name for names in read for name in names))
 
     def fields(name: str, kind: str, subtype: str) -> list[Any]:
-        direct = "TRANSFORMATION" if name in made and subtype == "IDENTITY" else subtype
-        return [field(each, kind, direct) for each in made.get(name, [name])]
+        direct = "TRANSFORMATION" if name.lower() in made and subtype == "IDENTITY" else subtype
+        return [field(each, kind, direct) for each in made.get(name.lower(), [name])]
 
     columns = {key: column_lineage_dataset.Fields(inputFields=fields(key, "DIRECT", "IDENTITY")) for key in pipeline.keys}
     for name, aggregate in pipeline.aggregates.items():

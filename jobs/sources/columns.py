@@ -90,8 +90,7 @@ class Columns:
 
     def seen_by(self, pipeline: Pipeline) -> Columns:
         """The columns that windows of ``pipeline`` see: these, with those that its steps make; raises as :meth:`.RowSteps.of`."""
-        steps = self.steps(pipeline)
-        if steps is None:
+        if not pipeline.steps or (steps := self.steps(pipeline)) is None:
             return self
         made = {name: T.StructField(name, from_arrow_type(kind, prefer_timestamp_ntz=True)) for name, kind in steps.made.items()}
         return Columns(T.StructType([made.get(name) or self.struct[name] for name in steps.after(self.struct.names)]))
@@ -124,7 +123,7 @@ class Columns:
         ``unread`` are further columns of the source that are not read, each with the reason; ``untyped`` those of these that
         have no value yet.
         """
-        problems = list(self._problems_of_steps(pipeline, place, untyped))
+        problems = list(self._problems_of_steps(pipeline, place, untyped)) if pipeline.steps else []
         instead = "write it in one type that is read, or give the columns as source.options.schema"
         problems += [(place, f"column {name!r} {unread[name]}; {instead}") for name in (read_columns(pipeline, unread) if unread else ())]
         for where, problem in problems or self.seen_by(pipeline).misfits(pipeline, place, untyped):
@@ -230,7 +229,7 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
     stored = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
-    used = set(read_columns(pipeline, old.names))
+    used = set(read_columns(pipeline, old.names) if pipeline.steps else used_columns(pipeline, old.names))
     only_read = used - stored
     stored |= used if pipeline.steps else set()  # what steps make of them may be
     for field in old:
