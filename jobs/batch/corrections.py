@@ -1,7 +1,8 @@
 """Compares recomputed windows with those that the sink shows, and numbers the revisions of those that differ, and of later runs.
 
 Kernels number the revisions of a run. :func:`renumbered` raises these above what the sink shows of the same windows, because state that a
-restatement has rebuilt counts from 0. A restatement numbers its rows here alone. A backfill replaces rows, and counts from 0.
+restatement has rebuilt counts from 0, and a backfill may have published windows of which the state holds nothing. A restatement numbers
+its rows here alone. A backfill replaces rows, and counts from 0.
 
 Windows with policies are identified by the trigger's number (and by its time, if idle keys are forgotten), all others by both bounds.
 """
@@ -208,9 +209,11 @@ def renumbered(runnable: Runnable, ledger: Ledger, plan: Plan, schema: pa.Schema
     if not changes.files or not is_table(runnable.sink_path):
         return changes
     table, pipeline = newest(runnable.sink_path), runnable.pipeline
-    has_revisions = any(file.get("max.revision") != 0 for file in files_of(table))
-    filling = [window.name for window in pipeline.windows if window.fills_gaps] if ledger.totals.backfills else []
-    if not has_revisions and not filling:
+    has_revisions, backfilled = any(file.get("max.revision") != 0 for file in files_of(table)), ledger.totals.backfills > 0
+    # A backfill may have published open windows from rows that the state does not count.
+    revises = pipeline.emit == "revise" and (has_revisions or backfilled)
+    filling = [window.name for window in pipeline.windows if window.fills_gaps] if backfilled else []
+    if not has_revisions and not revises and not filling:
         return changes
     own = [*pipeline.keys, "window", "window_start", "window_end", "trigger", "revision"]
     types = {name: schema.field(name).type for name in own}
@@ -220,7 +223,7 @@ def renumbered(runnable: Runnable, ledger: Ledger, plan: Plan, schema: pa.Schema
     if has_revisions and RETRACTED in (field.name for field in table.schema().fields):
         # Triggers that were retracted may come again, and so may empty windows between the first and the last event of a key.
         wanted.append(f"(revision > 0 AND {RETRACTED})")
-    if has_revisions and pipeline.emit == "revise":
+    if revises:
         # Other windows that are closed never come back.
         wanted.append("true" if plan.emitted is None else f"{ends} >= {plan.emitted}")
     gaps = new.filter(pc.is_in(new.column("window"), pa.array(filling, pa.string())))

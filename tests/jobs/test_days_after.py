@@ -249,6 +249,15 @@ def test_empty_windows_of_a_key_that_comes_again_go_on_from_what_a_backfill_has_
     assert of_a == [("08:00", 0, 1), ("09:00", 0, 1), ("09:00", 1, 0), ("10:00", 0, 0), ("11:00", 0, 0), ("12:00", 0, 0), ("13:00", 0, 1)]
 
 
+def test_revisions_go_on_from_open_windows_that_a_backfill_alone_has_published(tmp_path):
+    days = Days(tmp_path, HOURLY, emit="revise", time={"lateness": "10 hours"}, source={"changes": "ignore"})
+    days.append((1, "a", "08:05", 1), (2, "a", "10:05", 2)).run().update("id = 1", k="'b'").run()
+    days.backfill()  # of the table as it is now: no run has counted a row of b
+    assert days.latest("hourly") == [("b", "08:00", "09:00", 1, 1)]
+    days.append((3, "b", "08:30", 3)).run()
+    assert sorted((row["revision"], row["total"]) for row in days.rows("hourly") if row["k"] == "b") == [(0, 1), (1, 3)]
+
+
 @pytest.mark.parametrize("emit", ["final", "revise"])
 @pytest.mark.parametrize(
     "window",

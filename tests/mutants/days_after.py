@@ -44,6 +44,13 @@ MUTANTS = {
     f"{DAYS}empty_windows_of_a_key_that_comes_again_go_on_from_what_a_backfill_has_published": [
         ("empty-windows-behind-a-backfill-from-zero", "jobs.batch.corrections:renumbered", instead("_ if _ else []", "[]")),
     ],
+    f"{DAYS}revisions_go_on_from_open_windows_that_a_backfill_alone_has_published": [
+        (
+            "open-windows-behind-a-backfill-from-zero",
+            "jobs.batch.corrections:renumbered",
+            instead("_1 == 'revise' and (_2 or _)", "_1 == 'revise' and _2"),
+        ),
+    ],
     f"{CHANGED}a_changed_spec_counts_no_change_that_the_batches_have_ignored": [
         ("ignored-changes-counted", "jobs.sources.reading:backfill_versions", never("_ == 'counted' and _ is not None and _ is not None")),
     ],
