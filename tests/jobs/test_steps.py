@@ -1,374 +1,427 @@
-"""What rows go through before they meet a window: the results are those of a source whose rows have gone through it beforehand."""
+"""The steps of a batch over tables, what a failure leaves, what the record tells, also of late rows; turns and rulings. No Spark."""
 
 from __future__ import annotations
 
 import json
-import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from deltalake import DeltaTable, write_deltalake
 
-from benchmarks.pipelines import quiet
-from tests.readers import compute_by_many_tasks
-from windowmill.jobs.batch import loop
-from windowmill.jobs.commands.try_command import attempt
-from windowmill.jobs.json_lines import result_lines
-from windowmill.jobs.spec_checks import problems_of
-from windowmill.jobs.verify.check import verify
-from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.errors import SourceSchemaError, SpecError
+from tests.checkpoints.records import NOW, commit, plan
+from tests.spark.harness import BASE, MINUTE, Bench, differences, missed_in, quiet
+from tests.specs import SECONDS, TENS, a_spec
+from windowmill.checkpoints import failpoints
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
+from windowmill.checkpoints.protocol import lease
+from windowmill.jobs.batch import loop, steps
+from windowmill.jobs.batch.progress import late_missed, missed_windows
+from windowmill.jobs.cli import main
+from windowmill.jobs.commands import maintenance_command
+from windowmill.jobs.commands.state import state_of
+from windowmill.jobs.layouts.output import check_balance
+from windowmill.jobs.report import write_report
+from windowmill.jobs.schedulers import tasks
+from windowmill.windowing.counts import Counts, WindowRows
+from windowmill.windowing.errors import (
+    LeaseTakenError,
+    LedgerError,
+    LocalComputeError,
+    SinkRefusedError,
+    StateMissingError,
+    WindowmillError,
+)
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
-RAW = pa.schema(
-    [
-        ("at", pa.int64()),
-        ("user", pa.struct([("id", pa.string()), ("name", pa.string())])),
-        ("dep", pa.int64()),
-        ("arr", pa.int64()),
-        ("v", pa.string()),
-        ("item", pa.struct([("price", pa.float64())])),
-    ]
-)
-#: ``v`` replaces a column of another type, ``t`` is the event time, and ``ratio`` fails where ``dep`` is 0.
-STEPS = [
-    {"columns": {"t": "at * 2", "v": "dep + arr"}},
-    {"filter": "dep is not null"},
-    {"columns": {"ratio": "60 div dep", "double": "v * 2"}},
-    {"filter": "ratio < 60"},
-]
-PLAIN = pa.schema(
-    [
-        ("user_id", pa.string()),
-        ("t", pa.int64()),
-        ("v", pa.int64()),
-        ("ratio", pa.int64()),
-        ("double", pa.int64()),
-        ("item.price", pa.float64()),
-    ]
-)
-WINDOWS = [
-    {"name": "hour", "type": "hopping", "size": 60, "hop": 20},
-    {"name": "last", "type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}},
-    {"name": "moved", "type": "sliding", "evict": {"delta": {"column": "double", "by": 30}}, "trigger": {"count": 1}},
-    {"name": "visit", "type": "session", "gap": 15},
-    {"name": "three", "type": "count", "count": 3},
-]
-AGGREGATES = {
-    "n": {"count": "*"},
-    "sum": {"sum": "v"},
-    "big": {"count": "*", "where": "double > 40"},
-    "price": {"max": "item.price"},
-    "worst": {"arg_max": ["ratio", "v"]},
+SLOTS = {"name": "slots", "type": "tumbling", "size": "10 minutes"}
+SPEC: dict[str, Any] = {
+    "windows": [SLOTS],
+    "aggregates": {"n": {"count": "*"}, "total": {"sum": "i"}},
+    "time": {"column": "t", "disorder": "0 minutes"},
 }
 
 
-def raw_rows(seed: int, count: int, begin: int = 0) -> list[dict[str, Any]]:
-    rng = random.Random(seed)
-    rows = []
-    for number in range(begin, begin + count):
-        user = {"id": rng.choice("abc"), "name": "x"} if rng.random() < 0.97 else None
-        dep = rng.choice([None, 0, 1, *range(2, 12)])
-        at = None if rng.random() < 0.02 else number * 3 - rng.choice([0, 0, 0, 5, 60])
-        rows.append({"at": at, "user": user, "dep": dep, "arr": rng.randrange(20), "v": "text", "item": {"price": number / 4}})
-    return rows
+pytestmark = pytest.mark.local
 
 
-def behind(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """``rows`` that have gone through :data:`STEPS`, without those on which one fails."""
-    found = []
-    for row in rows:
-        if not row["dep"] or 60 // row["dep"] >= 60:
-            continue
-        own = {"t": None if row["at"] is None else row["at"] * 2, "v": row["dep"] + row["arr"], "ratio": 60 // row["dep"]}
-        own |= {"user_id": row["user"] and row["user"]["id"], "double": 2 * own["v"], "item.price": row["item"]["price"]}
-        found.append(own)
-    return found
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path, dict(SPEC))
 
 
-def spec_of(folder: Path, **changes: Any) -> dict[str, Any]:
-    return {
-        "pipeline": "steps",
-        "source": {"path": str(folder / "source"), "changes": "restate"},
-        "sink": {"path": str(folder / "sink")},
-        "keys": ["user.id"],
-        "steps": STEPS,
-        "time": {"column": "t", "unit": "none", "disorder": 10, "lateness": 40},
-        "windows": WINDOWS,
-        "aggregates": AGGREGATES,
-        "quarantine": {"warn": "never", "hold": "never"},
-    } | changes
+def row(minute: float | None, key: str = "a") -> dict[str, Any]:
+    at = None if minute is None else BASE + int(minute * MINUTE)
+    return {"k": key, "site": 1, "t": at, "v": 1.0, "i": 1, "label": "x", "id": "e"}
 
 
-def published(folder: Path) -> list[str]:
-    """All rows of the sink but for their batch, in an order of their own."""
-    rows = DeltaTable(folder / "sink").to_pyarrow_table().drop_columns(["batch"]).to_pylist()
-    return sorted(map(repr, rows))
+def data_files(folder: str) -> set[str]:
+    return {path.name for path in Path(folder).glob("part-*.parquet")}
 
 
-def quarantined(folder: Path) -> list[dict[str, Any]]:
-    return DeltaTable(folder / "sink.windowmill" / "quarantine").to_pyarrow_table().to_pylist()
+def named(folder: str) -> set[str]:
+    return {Path(uri).name for uri in DeltaTable(folder).file_uris()}
 
 
-class Twins:
-    """A pipeline with steps over raw rows, and one without over rows that have gone through them."""
+@pytest.mark.parametrize("step", ["compute.check_balance", "finishing.validate_files"])
+def test_a_batch_that_fails_before_its_record_leaves_no_files(bench, monkeypatch, step):
+    """While it is computed, and while its results are validated."""
+    bench.land([row(1), row(None), row(25)])
 
-    def __init__(self, folder: Path, **changes: Any) -> None:
-        self.raw, self.plain = folder / "raw", folder / "plain"
-        self.changes = changes
+    def broken(*_: object, **__: object) -> None:
+        assert data_files(bench.sink), "the results have been written"
+        raise RuntimeError("the step is broken")
 
-    def pipelines(self) -> list[Any]:
-        plain = spec_of(self.plain, keys=["user_id"], **self.changes)
-        # A column that is named as a field of a struct is none of the source here.
-        aggregates = {name: each if each != {"max": "item.price"} else {"max": "price"} for name, each in plain["aggregates"].items()}
-        del plain["steps"]
-        return [parse_pipeline(spec_of(self.raw, **self.changes)), parse_pipeline(plain | {"aggregates": aggregates})]
-
-    def land(self, rows: list[dict[str, Any]]) -> None:
-        write_deltalake(self.raw / "source", pa.Table.from_pylist(rows, RAW), mode="append")
-        own = pa.Table.from_pylist(behind(rows), PLAIN)
-        write_deltalake(self.plain / "source", own.rename_columns([name.replace("item.", "") for name in own.column_names]), mode="append")
-
-    def each(self, act: Any) -> list[Any]:
-        return [act(pipeline) for pipeline in self.pipelines()]
-
-    def run(self) -> None:
-        self.each(lambda pipeline: loop.run(pipeline, quiet()))
-        assert published(self.raw) == published(self.plain)
+    monkeypatch.setattr(f"windowmill.jobs.batch.{step}", broken)
+    with pytest.raises(RuntimeError, match="the step is broken"):
+        bench.run()
+    places = Places.of(bench.pipeline)
+    assert [data_files(folder) for folder in (bench.sink, places.state, places.quarantine)] == [set(), set(), set()]
+    assert Ledger.open(bench.pipeline).count == 0
 
 
-#: The steps, one of which only Spark evaluates.
-BY_SPARK = [{"columns": {"dep": "cast(aggregate(array(dep), 0L, (a, b) -> a + b) as bigint)"}}, *STEPS]
+def test_the_record_tells_what_was_read_and_which_files_were_written(bench):
+    bench.land([row(1), row(12), row(None), row(25)])
+    [done] = bench.run()
+    outcome, counts, places = done.outcome, done.outcome.counts, Places.of(bench.pipeline)
+    assert (outcome.seen, outcome.emitted, outcome.verdict) == (BASE + 25 * MINUTE, BASE + 25 * MINUTE, "passed")
+    assert (counts.rows_read, counts.rows_applied, counts.rows_late, counts.quarantined) == (4, 3, 0, {"null_time": 1})
+    assert counts.windows == {"slots": WindowRows(2, BASE + 10 * MINUTE, BASE + 20 * MINUTE)}
+    assert counts.rows_published == 2
+    changes = Ledger.open(bench.pipeline).changes_of(Ledger.open(bench.pipeline).batches()[0])
+    folders = {"sink": bench.sink, "state": places.state, "quarantine": places.quarantine, "quality": places.quality}
+    assert changes.keys() == folders.keys()
+    for role, folder in folders.items():
+        assert {file.path for file in changes[role].adds} == named(folder) == data_files(folder)
+        assert all(done.plan.attempt in name for name in named(folder)), "names tell the attempt"
 
 
-@pytest.fixture(params=["local", *(pytest.param(name, marks=pytest.mark.spark) for name in ("one task", "many tasks", "rows by Spark"))])
-def computed_by(request, monkeypatch):
-    """Who computes; and the steps."""
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local" if request.param == "local" else "spark")
-    if request.param != "local":
-        request.getfixturevalue("spark")
-    if request.param == "many tasks":
-        compute_by_many_tasks(monkeypatch)
-    return request.param, BY_SPARK if request.param == "rows by Spark" else STEPS
+def test_a_batch_without_results_publishes_none(bench):
+    bench.land([row(1)])
+    [first] = bench.run()
+    version = DeltaTable(bench.sink).version()  # the first batch makes the sink
+    bench.land([row(2)])
+    [second] = bench.run()
+    assert (first.outcome.counts.rows_published, second.outcome.counts.rows_published) == (0, 0)
+    assert (DeltaTable(bench.sink).version(), data_files(bench.sink)) == (version, set())
+    assert len(named(Places.of(bench.pipeline).state)) == 2
 
 
-@pytest.mark.parametrize("emit", ["final", "revise"])
-def test_all_commands_compute_what_a_prepared_source_gives(tmp_path, computed_by, emit):
-    by, steps = computed_by
-    twins = Twins(tmp_path, emit=emit, steps=steps)
-    for number in range(3):
-        twins.land(raw_rows(number, 60, 60 * number))
-        twins.run()
-    of_steps = [row for row in quarantined(twins.raw) if row["reason"] == "bad_column"]
-    assert len(of_steps) == sum(row["dep"] == 0 for number in range(3) for row in raw_rows(number, 60, 60 * number))
-    assert {row["detail"] for row in of_steps} == {"ratio: 60 div dep fails on dep = 0"}
-    twins.each(lambda pipeline: loop.backfill(pipeline, quiet(), begin=100, end=300))
-    assert published(twins.raw) == published(twins.plain)
-    twins.each(lambda pipeline: loop.restate(pipeline, quiet(), late=True))
-    assert published(twins.raw) == published(twins.plain)
-    DeltaTable(twins.raw / "source").update(predicate="at = 150", updates={"arr": "arr + 100"})
-    DeltaTable(twins.plain / "source").update(predicate="t = 300", updates={"v": "v + 100", "double": "double + 200"})
-    twins.run()
-    DeltaTable(twins.raw / "source").delete("at > 60 and at < 90 and dep > 4")
-    DeltaTable(twins.plain / "source").delete("t > 120 and t < 180 and ratio <= 12")
-    twins.run()
-    twins.changes |= {"windows": [*WINDOWS, {"name": "more", "type": "tumbling", "size": 50}]}
-    twins.each(lambda pipeline: loop.apply(pipeline, quiet(), history=AXIS_BEGIN))
-    assert published(twins.raw) == published(twins.plain)
-    if by == "local":
-        return
-    for found in twins.each(lambda pipeline: verify(pipeline, quiet(), number=40, seed=3)):
-        assert found.comparison.differing == []
-        assert found.comparison.rows
+@pytest.mark.covers("P8")
+def test_a_backfill_of_a_running_pipeline_sets_no_rows_aside_again(bench):
+    rows = [row(1), row(None), row(12), row(25), row(47)]
+    bench.land(rows)
+    bench.run()
+    places, before = Places.of(bench.pipeline), bench.rows()
+    quarantined, state = data_files(places.quarantine), DeltaTable(places.state).version()
+    done = loop.backfill(bench.pipeline, quiet(), begin=BASE, end=BASE + 20 * MINUTE)
+    assert (done.outcome.counts.rows_read, done.outcome.counts.rows_quarantined) == (5, 1)
+    assert (data_files(places.quarantine), DeltaTable(places.state).version()) == (quarantined, state)
+    assert bench.rows() == before
 
 
-def test_try_agrees_with_itself_and_refuses_rows_on_which_a_step_fails(tmp_path):
-    rows = raw_rows(7, 80)
-    spec = spec_of(tmp_path) | {"aggregates": {name: each for name, each in AGGREGATES.items() if name != "price"}}
-    pipeline = parse_pipeline(spec)
-    lines = "\n".join(map(json.dumps, rows)).encode()
-    kernel, reference = (attempt(pipeline, lines, batch_rows=17, engine=engine) for engine in ("kernel", "reference"))
-    assert list(map(dict, kernel.rows)) == list(map(dict, reference.rows))
-    assert kernel.rows
-    failed = [row for row in kernel.refused if row.reason == "bad_column"]
-    assert [row.line - 1 for row in failed] == [place for place, row in enumerate(rows) if row["dep"] == 0]
+def test_a_backfill_rewrites_only_files_with_rows_of_its_range(bench):
+    for minutes in ([1, 12, 25], [33, 47], [58, 71]):
+        bench.land([row(minute) for minute in minutes])
+        bench.run()
+    before, files = bench.rows(), named(bench.sink)
+    assert len(files) == 3
+    done = loop.backfill(bench.pipeline, quiet(), begin=BASE + 10 * MINUTE, end=BASE + 30 * MINUTE)
+    changes = Ledger.open(bench.pipeline).changes_of(Ledger.open(bench.pipeline).batches()[-1])["sink"]
+    # The first file keeps the window that ends after 10 minutes, and the second the one after 40.
+    assert (len(changes.removes), [file.rows for file in changes.kept], sum(file.rows for file in changes.adds)) == (2, [2], 2)
+    assert len(files & named(bench.sink)) == 1
+    assert done.outcome.counts.rows_published == 2
+    assert differences(bench.rows(), before) == []
 
 
-@pytest.mark.parametrize("engine", ["kernel", "reference"])
-def test_try_takes_times_that_steps_make_and_prints_instants(tmp_path, engine):
-    rows = [{"m": {"at": f"2024-01-01T00:0{number}:00Z" if number != 3 else "soon"}, "ms": number} for number in range(6)]
-    fields = {"windows": [{"name": "w", "type": "tumbling", "size": "2 minutes"}], "keys": [], "source": {"path": str(tmp_path / "s")}}
-    steps = [{"columns": {"seen": "timestamp_millis(ms)"}}]
-    spec = spec_of(tmp_path, **fields, steps=steps, aggregates={"n": {"count": "*"}, "last": {"max": "seen"}}) | {
-        "time": {"column": "m.at"}
-    }
-    found = attempt(parse_pipeline(spec), "\n".join(map(json.dumps, rows)).encode(), engine=engine)
-    assert [row["n"] for row in found.rows] == [2, 1, 2]
-    assert [(row.line, row.reason, row.detail) for row in found.refused] == [(4, "bad_time", 'm.at: got "soon"; expected an instant')]
-    printed = b"".join(bytes(piece) for piece in result_lines(found.rows, parse_pipeline(spec), found.instants))
-    assert json.loads(printed.splitlines()[0])["last"].startswith("1970-01-01T00:00:00.001")
-    with pytest.raises(SourceSchemaError, match=r"time.unit: 'm.at' is string; not an integer; leave time.unit out"):
-        attempt(
-            parse_pipeline(
-                spec_of(tmp_path, **fields | {"windows": [{"name": "w", "type": "tumbling", "size": 2}]})
-                | {"time": {"column": "m.at", "unit": "none"}, "steps": steps, "aggregates": {"n": {"count": "*"}}}
-            ),
-            "\n".join(map(json.dumps, rows)).encode(),
-            engine=engine,
-        )
+def appended_only(sink: str) -> None:
+    DeltaTable(sink).alter.set_table_properties({"delta.appendOnly": "true"})
+
+
+def constrained(sink: str) -> None:
+    DeltaTable(sink).alter.add_constraint({"few": "n < 9"})
+
+
+def retyped(sink: str) -> None:
+    """As an ALTER TABLE … ALTER COLUMN … TYPE under type widening does to the log."""
+    table = DeltaTable(sink)
+    schema = table.schema().to_json().replace('"name":"n","type":"long"', '"name":"n","type":"decimal(20,0)"')
+    metadata = {"id": str(table.metadata().id), "format": {"provider": "parquet", "options": {}}, "schemaString": schema}
+    action = {"metaData": metadata | {"partitionColumns": [], "configuration": {}}}
+    Path(sink, "_delta_log", f"{table.version() + 1:020d}.json").write_text(json.dumps(action))
 
 
 @pytest.mark.parametrize(
-    ("steps", "problem"),
+    ("alter", "error", "told"),
     [
-        ([{"columns": {"x": "dep + nothing"}}], "'nothing'"),
-        ([{"columns": {"x": "y + 1"}}, {"columns": {"y": "dep"}}], "'y'"),
-        ([{"columns": {"x": "null"}}], "expected a value that a table can hold"),
-        ([{"columns": {"x": "user.nothing"}}], "only Spark evaluates field 'nothing'"),
-        ([{"columns": {"user_id": "user.id"}}, {"columns": {"t": "user"}}], "time.column"),
+        (constrained, LocalComputeError, r"sink \S+: has constraints, so only Spark can write it; compute is local, .*: set it to auto"),
+        (retyped, SinkRefusedError, r"sink \S+: its column n is now of type decimal\(20,0\), the results have long; change it back"),
+        (appended_only, SinkRefusedError, r"sink \S+: is append-only, so rows that it has cannot be replaced; unset its property"),
     ],
-    ids=str,
 )
-def test_steps_that_do_not_fit_the_source_are_refused(tmp_path, steps, problem):
-    write_deltalake(tmp_path / "source", pa.Table.from_pylist(raw_rows(1, 5), RAW))
-    spec = spec_of(tmp_path, steps=[{"columns": {"t": "at"}}, *steps], windows=WINDOWS[:1], aggregates={"n": {"count": "*"}})
-    with pytest.raises((SourceSchemaError, SpecError), match=problem):
-        loop.run(parse_pipeline(spec), quiet())
+def test_a_sink_that_does_not_take_the_rows_is_refused_before_the_record(bench, alter, error, told):
+    bench.land([row(1), row(12), row(25)])
+    bench.run()
+    before, files = bench.rows(), data_files(bench.sink)
+    alter(bench.sink)
+    bench.land([row(47)])
+    replaces = alter is appended_only
+    act = partial(loop.backfill, bench.pipeline, quiet(), begin=BASE, end=BASE + 20 * MINUTE) if replaces else bench.run
+    with pytest.raises(error, match=told):
+        act()
+    assert (Ledger.open(bench.pipeline).count, data_files(bench.sink)) == (1, files)
+    if replaces:
+        assert bench.rows() == before
+
+
+@pytest.mark.covers("P8")
+@pytest.mark.parametrize("at", ["record.begin", "batch.before"])
+def test_what_a_crash_before_the_record_leaves_is_no_part_of_a_table(bench, monkeypatch, at):
+    class Killed(BaseException):
+        pass
+
+    def die(point: str) -> None:
+        if point == at:
+            raise Killed
+
+    bench.land([row(1), row(12)])
+    monkeypatch.setattr(failpoints, "reach", die)
+    monkeypatch.setattr(steps, "reach", die)
+    monkeypatch.setattr("windowmill.checkpoints.ledger.reach", die)
+    with monkeypatch.context() as patch:
+        patch.setattr(steps._Steps, "release", lambda self: None)  # a killed process releases nothing
+        with pytest.raises(Killed):
+            bench.run()
+    monkeypatch.undo()
+    left = data_files(bench.sink)
+    assert len(left) == 1
+    [done] = bench.run()
+    assert (done.plan.batch, done.outcome.counts.rows_published, len(bench.rows())) == (0, 1, 1)
+    assert left.isdisjoint(named(bench.sink))
 
 
 @pytest.mark.parametrize(
-    ("steps", "problem"),
-    [
-        ([{}], "neither; expected either columns or filter"),
-        ([{"filter": "a", "columns": {"x": "a"}}], "both; expected either columns or filter"),
-        ([{"columns": {"x": "a", "X": "b"}}], "'x' is given twice"),
-        ([{"columns": {}}], "steps.0.columns"),
-        ([{"lookup": {}}], "lookup"),
-    ],
-    ids=str,
+    ("at", "told"),
+    [("held", "batch 0 is held"), ("recorded", "the next run makes the commits of batch 0"), ("abandoned", "the first run makes it")],
 )
-def test_what_is_no_step_is_refused(tmp_path, steps, problem):
-    with pytest.raises(SpecError, match=problem):
-        parse_pipeline(spec_of(tmp_path, steps=steps))
+def test_the_state_command_before_the_first_commit(bench, monkeypatch, at, told):
+    bench.land([row(1), row(12)])
+    if at == "recorded":
+        monkeypatch.setattr(steps._Steps, "publish", lambda *_: (_ for _ in ()).throw(WindowmillError("killed")))
+    else:
+        bench.changes["expectations"] = [{"type": "expect_table_row_count_to_equal", "value": -1, "severity": "critical"}]
+    with pytest.raises(WindowmillError):
+        bench.run()
+    if at == "abandoned":
+        loop.abandon(bench.pipeline, quiet())
+    answer = state_of(bench.pipeline, [], 20)
+    assert (answer.data["state"], told in str(answer.text)) == (None, True)
+    if at == "recorded":
+        shutil.rmtree(Places.of(bench.pipeline).state)
+        with pytest.raises(StateMissingError, match="there is no table, but committed batches have written to it"):
+            state_of(bench.pipeline, [], 20)
 
 
-@pytest.mark.parametrize("text", ["rand()", "sum(dep)", "dep +", "current_date()"])
-def test_expressions_that_are_none_over_one_row_are_problems_of_the_spec(tmp_path, text):
-    [(where, _)] = problems_of(
-        parse_pipeline(spec_of(tmp_path, steps=[{"columns": {"t": "at", "double": text, "v": "dep", "ratio": "dep"}}]))
+@pytest.mark.parametrize(
+    ("applied", "quarantined", "logged", "is_filtered", "is_balanced"),
+    [
+        (9, 1, 10, False, True),
+        (10, 0, None, False, True),
+        (10, 0, 12, True, True),
+        (9, 0, 10, False, False),
+        (9, 2, 10, False, False),
+        (10, 0, 11, False, False),
+    ],
+)
+def test_rows_that_do_not_balance_are_refused(applied, quarantined, logged, is_filtered, is_balanced):
+    """Of a batch of ten rows that the source's log tells to be ``logged``."""
+    source = SimpleNamespace(filter="v > 1" if is_filtered else None)
+    files = [SimpleNamespace(rows=logged, is_counted=True)]
+    pipeline = Bench(Path("/nowhere"), dict(SPEC)).pipeline
+    batch: Any = SimpleNamespace(
+        plan=plan(3), reading=SimpleNamespace(files=files), pipeline=pipeline, runnable=SimpleNamespace(source=source)
     )
-    assert where == "steps.0.columns.double"
+    told = nullcontext() if is_balanced else pytest.raises(WindowmillError, match="they must balance, so nothing was published")
+    with told:
+        check_balance(batch, Counts(rows_read=10, rows_applied=applied, quarantined={"null_time": quarantined}))
 
 
-@pytest.mark.local
-@pytest.mark.parametrize("emit", ["final", "revise"])
-@pytest.mark.parametrize("change", ["filter", "steps", "no steps"])
-def test_other_steps_and_filters_are_applied_to_all_of_history(tmp_path, emit, change):
-    """The latest view, and that of later runs, is of a pipeline which had them from the beginning."""
-    fields = {"aggregates": {"n": {"count": "*"}, "sum": {"sum": "arr"}, "late": {"count": "*", "where": "dep > 5"}}, "emit": emit}
-    fields["windows"] = json.loads(json.dumps(WINDOWS).replace("double", "arr"))
-    plain = fields | {"keys": ["user.id"], "steps": [{"columns": {"t": "at * 2"}}]}
-    other = {
-        "filter": {"source": {"filter": "arr > 4", "changes": "restate"}},
-        "steps": {"steps": [{"columns": {"t": "at * 2", "arr": "arr * 10"}}, {"filter": "dep is not null"}]},
-        "no steps": {"steps": [{"columns": {"t": "at * 2"}}]},
-    }[change]
-    first = plain | (other if change != "no steps" else {"steps": [*plain["steps"], {"filter": "arr < 9"}]})
-    before, now = (plain, first) if change != "no steps" else (first, plain)
-    both = {}
-    for name in ("changed", "fresh"):
-        folder = tmp_path / name
-        pipelines = []
-        for changes in (before, now):
-            spec = spec_of(folder, **changes)
-            spec["source"] = {"path": str(folder / "source"), "changes": "restate"} | changes.get("source", {})
-            pipelines.append(parse_pipeline(spec))
-        for number in range(4):
-            write_deltalake(folder / "source", pa.Table.from_pylist(raw_rows(number, 40, 40 * number), RAW), mode="append")
-            if name == "changed" and number == 2:
-                loop.apply(pipelines[1], quiet(), history=AXIS_BEGIN)
-            loop.run(pipelines[name == "fresh" or number >= 2], quiet())
-        rows = DeltaTable(folder / "sink").to_pyarrow_table().to_pylist()
-        newest: dict[Any, dict[str, Any]] = {}
-        for row in sorted(rows, key=lambda row: row["revision"]):
-            bounds = (row["window_start"], row["window_end"]) if row["trigger"] is None else ()
-            newest[row["user_id"], row["window"], row["trigger"], bounds] = row
-        both[name] = sorted(repr(row | {"batch": 0, "revision": 0}) for row in newest.values() if not row["retracted"])
-    assert both["changed"] == both["fresh"]
-    assert both["fresh"]
+def test_the_future_begins_where_the_plan_was_made_however_late_it_is_carried_out(monkeypatch):
+    seen = []
+
+    class EnoughError(Exception):
+        pass
+
+    def read_rows(*_: object, now_us: int) -> None:
+        seen.append(now_us)
+        raise EnoughError
+
+    monkeypatch.setattr(tasks, "read_rows", read_rows)
+    batch: Any = SimpleNamespace(plan=plan(0, now_us=77), runnable=None, source=None, reading=None)
+    spark: Any = None
+    with pytest.raises(EnoughError):
+        tasks.read(batch, spark)
+    assert seen == [77]
 
 
-def run_once(folder: Path, rows: list[dict[str, Any]], **changes: Any) -> list[dict[str, Any]]:
-    """The rows that one run publishes of ``rows``, of which the last one closes the windows of the others."""
-    write_deltalake(folder / "source", pa.Table.from_pylist(rows))
-    windows = [{"name": "w", "type": "tumbling", "size": 10}]
-    spec = spec_of(folder, steps=[], keys=[], time={"column": "at", "unit": "none"}, windows=windows)
-    loop.run(parse_pipeline(spec | changes), quiet())
-    return DeltaTable(folder / "sink").to_pyarrow_table().to_pylist()
+@pytest.fixture
+def pipeline(tmp_path, monkeypatch) -> Pipeline:
+    monkeypatch.setattr(loop, "LEASE_WAIT_SECONDS", 0)
+    monkeypatch.setattr(maintenance_command, "LEASE_WAIT_SECONDS", 0)
+    write_deltalake(str(tmp_path / "source"), pa.table({"t": [1]}))
+    return parse_pipeline(a_spec(tmp_path, time=SECONDS, windows=[TENS]))
 
 
-JSON = [
-    {"at": 1, "item": '{"price": 9}', "box": {"item": '{"price": 9}'}},
-    {"at": 2, "item": '{"price": 10}', "box": {"item": '{"price": 10}'}},
-    {"at": 99, "item": None, "box": None},
+@pytest.fixture
+def taken(pipeline) -> Iterator[Path]:
+    """The pipeline's folder, which another run holds."""
+    root = Places.of(pipeline).root
+    with lease(root, wait_seconds=0, on_wait=print):
+        yield Path(root)
+
+
+COMMANDS: dict[str, Callable[[Pipeline], Any]] = {
+    "run": lambda pipeline: loop.run(pipeline, quiet()),
+    "backfill": lambda pipeline: loop.backfill(pipeline, quiet(), begin=0, end=10),
+    "release": lambda pipeline: loop.run(pipeline, quiet(), ruling="release"),
+    "abandon": lambda pipeline: loop.abandon(pipeline, quiet()),
+    "maintain": lambda pipeline: maintenance_command.maintain(pipeline, quiet()),
+}
+
+
+@pytest.mark.covers("P7")
+@pytest.mark.parametrize("command", COMMANDS)
+def test_whatever_writes_waits_for_the_run_that_is_under_way(pipeline, taken, monkeypatch, command):
+    monkeypatch.setattr(loop.Turn, "execute", lambda *_: pytest.fail("it did not wait"))
+    with pytest.raises(LeaseTakenError, match="another run is under way"):
+        COMMANDS[command](pipeline)
+
+
+@pytest.mark.covers("P7")
+def test_a_lease_cannot_be_taken_by_removing_its_file(pipeline, taken):
+    (taken / ".lease").unlink()
+    with pytest.raises(LeaseTakenError), lease(str(taken), wait_seconds=0, on_wait=print):
+        pass
+
+
+def recorded(pipeline: Pipeline, verdict: str) -> Ledger:
+    """The ledger with one batch that has no files."""
+    ledger = Ledger.open(pipeline)
+    ledger.record(plan(0, pipeline="p", meaning=pipeline.meaning_hash()), commit(verdict=verdict), {}, NOW)
+    return ledger
+
+
+@pytest.mark.covers("Q1")
+@pytest.mark.parametrize(
+    ("verdict", "first", "second"),
+    [("passed", None, "release"), ("passed", None, "discard"), ("held", "release", "discard"), ("held", "discard", "release")],
+)
+def test_only_a_batch_that_is_held_is_ruled_on_and_once(pipeline, verdict, first, second):
+    recorded(pipeline, verdict)
+    if first is not None:
+        [done] = loop.run(pipeline, quiet(), ruling=first)
+        assert done.outcome.verdict == {"release": "released", "discard": "discarded"}[first]
+    with pytest.raises(LedgerError, match=f"no batch is held, so there is nothing to {second}"):
+        loop.run(pipeline, quiet(), ruling=second)
+    assert Ledger.open(pipeline).count == 1
+
+
+def test_a_ruling_is_on_one_batch(pipeline, monkeypatch):
+    """What comes after a held batch has not been looked at by whoever ruled."""
+    recorded(pipeline, "held")
+    monkeypatch.setattr(loop.Turn, "execute", lambda *_: pytest.fail("another batch"))
+    assert [done.plan.batch for done in loop.run(pipeline, quiet(), ruling="release")] == [0]
+
+
+#: A window of each way, and two of one way.
+WINDOWS: list[dict[str, Any]] = [
+    {"name": "last_10", "type": "hopping", "size": "10 minutes", "hop": "5 minutes"},
+    {"name": "days", "type": "tumbling", "size": "1 day"},
+    {"name": "gaps", "type": "hopping", "size": "5 minutes", "hop": "30 minutes"},
+    {"name": "visits", "type": "session", "gap": "3 minutes"},
+    {"name": "newest", "type": "sliding", "evict": {"count": 2}, "trigger": {"count": 1}},
+    {"name": "spans", "type": "snapshot"},
 ]
+#: The third commit finds windows closed through minute 40.
+COMMITS = [[0, 20], [40], [38, 21, 3, 41], [90]]
+#: 38 lies in [30, 40) and [35, 45) of ``last_10``, of which the second is open. 38 and 21 lie between windows of ``gaps``. ``newest`` had
+#: applied no tuple after 20.
+MISSED = {"last_10": 3, "gaps": 1, "visits": 2, "newest": 1, "spans": 3}
 
 
-@pytest.mark.parametrize(("text", "greatest"), [("cast(item.price as int)", 10), ("7", 7)])
-def test_a_column_that_a_step_makes_may_have_the_name_of_a_field(tmp_path, text, greatest):
-    steps = [{"columns": {"item.price": text}}]
-    [row] = run_once(tmp_path, JSON, steps=steps, aggregates={"greatest": {"max": "item.price"}})
-    assert row["greatest"] == greatest
+def run_late(folder: Path, windows: list[dict[str, Any]]) -> Bench:
+    """A run over each of the commits."""
+    each = Bench(folder, {"windows": windows, "aggregates": {"n": {"count": "*"}}, "time": {"column": "t"}, "keys": ["k"]})
+    for minutes in COMMITS:
+        each.land([row(minute) for minute in minutes])
+        each.run()
+    return each
 
 
-@pytest.mark.parametrize("name", ["item.price", "box.item.price"])
-def test_a_field_of_json_is_refused_where_its_order_matters(tmp_path, name):
-    with pytest.raises(SpecError, match="a field of JSON, a text; give it a type by a step"):
-        run_once(tmp_path, JSON, aggregates={"greatest": {"max": name}})
+@pytest.fixture
+def missing(tmp_path: Path) -> Bench:
+    return run_late(tmp_path, WINDOWS)
 
 
-def test_half_a_surrogate_pair_in_a_field_of_json_is_no_text(tmp_path):
-    rows = [{"at": 1, "item": r'{"a": "\ud800", "b": ["\udfff"], "c": "\ud83d\ude00"}'}, {"at": 99, "item": None}]
-    [row] = run_once(tmp_path, rows, steps=[{"columns": {"ab": "coalesce(item.a, item.b, item.c)"}}], aggregates={"text": {"first": "ab"}})
-    assert row["text"] == "😀"
+def missed_by_batch(bench: Bench) -> list[dict[str, int]]:
+    return [batch.counts.late_missed for batch in Ledger.open(bench.pipeline).batches()]
 
 
-@pytest.mark.spark
-def test_spark_evaluates_no_step_on_rows_that_have_been_taken_out(tmp_path, monkeypatch, spark):
-    monkeypatch.setenv("WINDOWMILL_COMPUTE", "spark")
-    rows = [{"at": at, "dep": dep} for at, dep in [(1, 2), (2, 0), (99, 1)]]
-    divided = "12 div aggregate(array(dep), 0L, (a, b) -> a + b)"
-    steps = [{"columns": {"ratio": "6 div dep"}}, {"columns": {"x": f"cast({divided} as bigint)"}}, {"filter": f"{divided} > 1"}]
-    [row] = run_once(tmp_path, rows, steps=steps, aggregates={"sum": {"sum": "x"}})
-    assert row["sum"] == 6
-    assert [row["reason"] for row in quarantined(tmp_path)] == ["bad_column"]
+def test_each_window_counts_the_rows_that_it_was_closed_to(missing):
+    assert missed_by_batch(missing) == [{}, {}, MISSED, {}]
+    assert missing.expected([row(minute) for minutes in COMMITS for minute in minutes]).missed == MISSED
 
 
-def test_an_aggregate_over_another_field_of_a_struct_is_applied_and_dropped(tmp_path):
-    twins = Twins(tmp_path, emit="revise")
-    twins.land(raw_rows(1, 60))
-    twins.run()
-    for more in ({"dearest": {"max": "item.price"}, "names": {"count": "user.name"}}, {"names": {"count": "user.name"}}, {}):
-        aggregates = {name: each for name, each in AGGREGATES.items() if name != "price"} | more
-        loop.apply(parse_pipeline(spec_of(twins.raw, emit="revise", aggregates=aggregates)), quiet(), history=AXIS_BEGIN)
-    rows = DeltaTable(twins.raw / "sink").to_pyarrow_table()
-    assert {"dearest", "names"} <= set(rows.column_names)
+def test_rows_that_no_window_counts_have_missed_each_that_holds_them(tmp_path):
+    bench = run_late(tmp_path, [window for window in WINDOWS if window["name"] != "days"])
+    assert [each["reason"] for each in bench.quarantine()] == ["too_late"]
+    assert missed_by_batch(bench)[2] == MISSED
 
 
-def test_a_struct_of_which_steps_read_fields_may_get_more_of_them(tmp_path):
-    changes = {"steps": [{"columns": {"price": "box.price + 1"}}], "aggregates": {"price": {"max": "price"}, "box": {"max": "box.size"}}}
-    run_once(tmp_path, [{"at": 1, "box": {"price": 1, "size": 2}}, {"at": 11, "box": {"price": 3, "size": 4}}], **changes)
-    rows = [{"at": 21, "box": {"price": 5, "colour": "red", "size": 6}}, {"at": 31, "box": None}]
-    write_deltalake(tmp_path / "source", pa.Table.from_pylist(rows), mode="append", schema_mode="merge")
-    windows = [{"name": "w", "type": "tumbling", "size": 10}]
-    loop.run(parse_pipeline(spec_of(tmp_path, keys=[], time={"column": "at", "unit": "none"}, windows=windows, **changes)), quiet())
-    found = DeltaTable(tmp_path / "sink").to_pyarrow_table().sort_by("window_end").to_pylist()
-    assert [(row["price"], row["box"]) for row in found] == [(2, 2), (4, 4), (6, 6)]
+def test_history_status_and_the_report_tell_what_late_rows_have_missed(missing, tmp_path, capsys):
+    spec = tmp_path / "bench.yaml"
+    spec.write_text(yaml.safe_dump(missing.spec))
+    assert main(["history", str(spec), "--json"]) == 0
+    assert [batch["late_missed"] for batch in json.loads(capsys.readouterr().out)] == [{}, {}, MISSED, {}]
+    assert main(["status", str(spec)]) == 0
+    assert "missed" not in capsys.readouterr().out
+    missing.land([row(2)])
+    assert main(["run", str(spec)]) == 0
+    told = "1 missed a window of last_10, 1 of gaps, 1 of visits, 1 of newest, 1 of spans"
+    assert f"1 rows read (1 late, 0 quarantined; {told})" in " ".join(capsys.readouterr().out.split())
+    assert main(["status", str(spec)]) == 0
+    assert told in " ".join(capsys.readouterr().out.split())
+    page = Path(write_report(missing.pipeline)).read_text()
+    assert "4 missed a window of last_10, 4 of spans, 3 of visits, 2 of gaps, 2 of newest" in page
 
 
-def test_the_message_tells_a_column_with_a_dot_in_its_name_from_a_field(tmp_path):
-    rows = [{"at": 1, "a.b": 4}, {"at": 99, "a.b": 4}]
-    with pytest.raises(SourceSchemaError, match=r'but a column .a\.b.; rename it by a step, \{columns: \{a_b: "`a\.b`"\}\}'):
-        run_once(tmp_path, rows, aggregates={"sum": {"sum": "a.b"}})
+def test_a_backfill_judges_rows_as_they_arrived_and_by_event_time_finds_none_late(missing):
+    for history, missed in (("log", MISSED), ("event_time", {})):
+        loop.backfill(missing.pipeline, quiet(), begin=BASE - 1, end=BASE + 100 * MINUTE, history=history)
+        assert missed_by_batch(missing)[-1] == missed
+    assert late_missed(Ledger.open(missing.pipeline).batches()) == MISSED, "rows that a backfill has read again count once"
+
+
+def test_nothing_is_late_in_a_restatement(tmp_path):
+    bench = run_late(tmp_path, [{"name": "slots", "type": "tumbling", "size": "10 minutes"}])
+    assert missed_by_batch(bench)[2] == {"slots": 3}
+    done = loop.restate(bench.pipeline, quiet(), late=True)
+    assert missed_in(done) == {}
+    assert {(each["window_end"] - BASE) // MINUTE: each["n"] for each in bench.rows()} == {10: 2, 30: 2, 40: 1, 50: 2}
+
+
+def test_of_many_windows_those_that_most_rows_missed_are_named():
+    assert missed_windows({f"w{number}": 1000 + number for number in range(7)}) == (
+        "1,006 missed a window of w6, 1,005 of w5, 1,004 of w4, 1,003 of w3, 1,002 of w2 and others of 2 more"
+    )
+    assert missed_windows({}) == ""

@@ -6,6 +6,7 @@ PLANS = "tests/jobs/test_plans.py::test_"
 COLUMNS = "tests/jobs/test_columns.py::test_"
 LEDGER = "tests/checkpoints/test_ledger.py::test_"
 CODE = "tests/jobs/test_code.py::test_"
+STEPS = "tests/jobs/test_row_steps.py::test_"
 CHANGES = "tests/jobs/test_applied_changes.py::test_"
 
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
@@ -16,7 +17,20 @@ MUTANTS = {
         ("columns-of-new-aggregates-missed", "jobs.batch.compute:_computed", instead("widens = applies or _1", "widens = _1")),
     ],
     f"{CHANGES}rows_that_have_been_quarantined_are_not_quarantined_again": [
-        ("future-rows-taken-by-a-changed-spec", "jobs.layouts.input:TableInput.of", never("plan.rereads and _")),
+        ("future-rows-taken-by-a-changed-spec", "jobs.layouts.input:TableInput.of", never("plan.rereads and _ and _")),
+    ],
+    f"{STEPS}other_steps_and_filters_are_applied_to_all_of_history": [
+        ("rows-left-out-before-stay-out", "jobs.layouts.input:TableInput.of", instead("not plan.reads_others", "True")),
+    ],
+    f"{STEPS}without_history_windows_that_are_open_get_the_rows_of_another_filter": [
+        ("other-rows-from-the-old-state", "jobs.batch.applying:_from_state", never("changes.input_differs")),
+    ],
+    f"{STEPS}try_agrees_with_itself_and_refuses_rows_on_which_a_step_fails": [
+        (
+            "rows-on-which-a-step-fails-go-on",
+            "jobs.sources.row_steps:RowSteps.computed",
+            instead("value.failed & on", "value.failed & ~on"),
+        ),
     ],
     f"{CHANGES}vouched_intervals_close_windows_to_the_rows_that_they_closed_them_to": [
         (
