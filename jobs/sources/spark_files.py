@@ -273,8 +273,9 @@ def evaluate_steps(rows: DataFrame, pipeline: Pipeline, columns: Columns) -> Dat
 
 def _evaluate_in_python(rows: DataFrame, steps: RowSteps) -> DataFrame:
     """As :func:`evaluate_steps`, by one function of Python, which gets only the columns that ``steps`` read."""
-    types = {field.name: field.type for field in to_arrow_schema(rows.schema, timezone="UTC")}
-    read = [*steps.columns_read((), [name for name in types if name != UNREAD]), UNREAD]
+    read = [*steps.columns_read((), [name for name in rows.columns if name != UNREAD]), UNREAD]
+    # Of these alone: Arrow may have no type for others.
+    types = {each.name: each.type for each in to_arrow_schema(StructType([rows.schema[name] for name in read]), timezone="UTC")}
     # `steps` are some of the pipeline's: `steps.made` has the types behind the last one of all.
     columns, _, _ = steps.computed(pa.table({name: pa.array([], types[name]) for name in read}))
     made = list(dict.fromkeys(step.column for step in steps.steps if step.column in columns and step.column is not None))
