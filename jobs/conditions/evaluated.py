@@ -241,7 +241,7 @@ def applied(function: Callable[..., Computed], values: Sequence[Value], order: I
 
 def repeated(constant: Any, kind: pa.DataType, n: int) -> pa.Array:
     """A constant for n rows."""
-    if constant is None:
+    if constant is None or not n:  # a scalar has pyarrow import pandas, which types alone do not need
         return pa.nulls(n, kind)
     return pa.repeat(pa.scalar(constant, kind), n)
 

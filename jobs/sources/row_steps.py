@@ -7,7 +7,7 @@ read, which goes through none.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,12 +50,15 @@ class RowSteps:
         typed = {name for where, name in pipeline.named_columns() if "." in name and where.startswith(_TYPED)}
         known, made, outside, may_fail = dict(types), dict[str, pa.DataType](), dict[str, str](), False
         not_here = {name.lower() for name in spark_only}
-        for step in pipeline.row_steps:
+        steps = list[RowStep]()
+        for written in pipeline.row_steps:
+            step = _of_literal_name(written, known)
+            steps.append(step)
             where = f"pipeline {pipeline.pipeline}: {step.field}"
             lower = {name.lower() for name in known}
             missing = next((name for name in sorted(columns_of(step.text)) if name.lower() not in lower), None)
             if missing is not None:
-                raise SourceSchemaError(f"{where}: {_no_column(step, missing, list(known))}")
+                raise SourceSchemaError(f"{where}: {no_column('the source', missing, list(known))}")
             used = read_by([step.text], known)
             unlike = next((name for name in used if name.lower() in not_here), None)
             value, why = (
@@ -78,7 +81,7 @@ class RowSteps:
                 made.pop(name, None)
             known[step.column] = made[step.column] = kind
             not_here.discard(step.column.lower())
-        return cls(pipeline.row_steps, made, outside, may_fail)
+        return cls(steps, made, outside, may_fail)
 
     def after(self, names: Sequence[str]) -> list[str]:
         """The columns ``names`` of a source and those that steps make, which take the place of theirs of the same name in any case."""
@@ -88,7 +91,7 @@ class RowSteps:
     def columns_read(self, wanted: Sequence[str], names: Sequence[str]) -> list[str]:
         """Those of the source's columns ``names`` that are needed for the columns ``wanted`` behind the steps, and for the steps."""
         needed = {name.lower() for name in wanted}
-        for step in reversed(self.steps):
+        for step in reversed([_of_literal_name(each, names) for each in self.steps]):
             # All steps are evaluated, also for columns that nobody wants: a row on which one fails is quarantined.
             if step.column is not None:
                 needed.discard(step.column.lower())
@@ -144,12 +147,10 @@ def _over_none(step: RowStep, types: Mapping[str, pa.DataType], where: str) -> t
         raise SpecError(f"{where}: its parts lie too deep within one another; write it flat") from None
 
 
-def _no_column(step: RowStep, missing: str, known: Sequence[str]) -> str:
+def _of_literal_name(step: RowStep, known: Collection[str]) -> RowStep:
+    """``step``, which reads a column with dots in its name, and no field of a struct, where one of ``known`` has the name of the path."""
     path = step.text.replace("`", "")
-    if path in known:  # without the backquotes it has a dot in its name
-        renamed = f'{{columns: {{{path.replace(".", "_")}: "`{path}`"}}}}'
-        return f"the source has no column {missing!r} with a field of this name, but a column {path!r}; rename it by a step, {renamed}"
-    return no_column("the source", missing, known)
+    return step._replace(text=f"`{path}`") if "." in path and path in known and step.text == quoted_path(path) else step
 
 
 def _is_in_json(path: str, kind: pa.DataType) -> bool:

@@ -29,6 +29,7 @@ FULL: dict[str, Any] = {
     "compute": "auto",
     "apply": "auto",
     "source": {"path": "/data/in", "format": "delta", "options": {"maxFilesPerTrigger": "5"}, "filter": "v > 1"},
+    "steps": [{"columns": {"w": "v + 1"}}, {"filter": "w > 3"}],
     "keys": ["k"],
     "time": {
         "column": "t", "unit": None, "tie_break": ["id"], "disorder": "5 minutes", "lateness": "1 hour",

@@ -209,7 +209,8 @@ def _bare(file: Any, table: pa.Table, **options: Any) -> None:
         (pa.array(["a", "b", None, "", "a"], pa.large_string()), True),
         (pa.array([1, 2, None, 4, 5], pa.uint32()), False),
         (pa.array([[1], [], None, [2], [3]]), False),
-        (pa.array([{"a": 1}] * 5), False),
+        (pa.array([{"a": 1}] * 5), True),
+        (pa.array([{"a": [1]}] * 5), False),
     ],
     ids=lambda value: str(getattr(value, "type", "")),
 )
