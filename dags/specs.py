@@ -105,7 +105,7 @@ class Spec:
     def of(cls, spec: str | os.PathLike[str] | Pipeline) -> Spec:
         """Make a spec from a pipeline or from the path of its YAML file; raises ``ArgumentError`` for something else."""
         if isinstance(spec, Pipeline):
-            return cls(fields=json.dumps(spec.model_dump(mode="json", exclude_unset=True)))
+            return cls(fields=json.dumps(spec.given_fields()))
         _check_path(spec)
         return cls(path=str(Path(spec).absolute()))
 

@@ -336,6 +336,15 @@ class Pipeline(SpecMapping):
                 )
         return self
 
+    def given_fields(self) -> dict[str, Any]:
+        """The fields that were given, as JSON values, of which an equal pipeline is made: without the step that makes columns of fields."""
+        given = self.model_dump(mode="json", exclude_unset=True)
+        if self._has_fields:
+            paths = {name: text.replace("`", "") for name, text in (self.steps[-1].columns or {}).items()}
+            given["keys"] = [paths.get(name, name) for name in self.keys]
+            given |= {"steps": given["steps"][:-1]} if "steps" in given else {}
+        return given
+
     def named_columns(self) -> list[tuple[str, str]]:
         """Every column that a field names by itself, in the spec's order, as pairs (path of the field, name)."""
         named = [("time.column", self.time.column), *([("time.end", self.time.end)] if self.time.end else [])]

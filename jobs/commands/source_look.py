@@ -21,7 +21,7 @@ from pydantic import ValidationError
 from windowmill.checkpoints.stores import is_table, located
 from windowmill.expectations.suites import type_problems
 from windowmill.jobs.conditions.expressions import Expressions
-from windowmill.jobs.conditions.truths import outside_by_field
+from windowmill.jobs.conditions.truths import outside_by_field, refused_here
 from windowmill.jobs.runnables import refuse_own_results, runnable_of
 from windowmill.jobs.sources.base import KINDS, AddedFile, LoggedVersion, Reading, SourceTable, is_located, kind_problems, open_source
 from windowmill.jobs.sources.columns import Columns
@@ -538,9 +538,7 @@ def looked_at(pipeline: Pipeline) -> tuple[dict[str, Any], list[str], list[Probl
     note = shifted_dates(pipeline, is_date=True) if is_date else None
     lines = ["its rows can be read by Spark only; none was read" if seen is None else seen.describe(), *([] if note is None else [note])]
     steps = Columns.of(opened.schema_json).steps(pipeline)
-    outside = (
-        {} if steps is None else {where: f"{why}; `compute: local` and `windowmill try` refuse it" for where, why in steps.outside.items()}
-    )
+    outside = {} if steps is None else refused_here(steps.outside)
     outside |= outside_by_field(pipeline, columns.in_conditions)
     found = {"rows": None if seen is None else seen.as_json(), "dates": note, "outside": outside}
     return found, lines, [] if wrong is None else [wrong]

@@ -158,6 +158,11 @@ def outside_by_field(pipeline: Pipeline, types: Mapping[str, pa.DataType] | None
         found |= {step.field: _evaluator().outside_whatever(step.text, is_condition=step.column is None) for step in pipeline.row_steps}
     for where, text in conditions_by_field(pipeline):
         found[where] = _evaluator().outside_whatever(text) if types is None else outside_problem(text, types)
+    return refused_here(found)
+
+
+def refused_here(found: Mapping[str, str | None]) -> dict[str, str]:
+    """For each field with a reason why only Spark evaluates it, the sentence that says so."""
     return {where: f"{why}; `compute: local` and `windowmill try` refuse it" for where, why in found.items() if why is not None}
 
 

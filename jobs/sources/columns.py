@@ -92,6 +92,10 @@ class Columns:
         """The columns that windows of ``pipeline`` see: these, with those that its steps make; raises as :meth:`.RowSteps.of`."""
         if not pipeline.steps or (steps := self.steps(pipeline)) is None:
             return self
+        return self.behind(steps)
+
+    def behind(self, steps: RowSteps) -> Columns:
+        """The columns that windows see once rows have gone through ``steps`` over these."""
         made = {name: T.StructField(name, from_arrow_type(kind, prefer_timestamp_ntz=True)) for name, kind in steps.made.items()}
         return Columns(T.StructType([made.get(name) or self.struct[name] for name in steps.after(self.struct.names)]))
 

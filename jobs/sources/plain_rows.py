@@ -88,7 +88,7 @@ class PlainRows:
         columns = Columns.of(source.schema_json)
         steps = None if source.reader is None else columns.steps(source.reader)
         try:
-            conditions = local_conditions(pipeline, columns if source.reader is None else columns.seen_by(source.reader))
+            conditions = local_conditions(pipeline, columns if steps is None else columns.behind(steps))
         except NotPlainError:
             return None
         if steps is not None and steps.outside:

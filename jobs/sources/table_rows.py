@@ -91,6 +91,10 @@ class TableRows:
         return Columns.of(self.source.schema_json)
 
     @cached_property
+    def _stored_types(self) -> Mapping[str, pa.DataType]:
+        return self._stored.arrow
+
+    @cached_property
     def _steps(self) -> RowSteps | None:
         return None if self.source.reader is None else self._stored.steps(self.source.reader)
 
@@ -162,7 +166,7 @@ class TableRows:
             raise NotPlainError(self.source.path)
         if file.row_form is not None:
             return self._of_text(file, [*columns, *others])
-        types = self._stored.arrow
+        types = self._stored_types
         form = Form(types, self._stored.fixed_lengths)
         opened = OpenFile(file, form)
         readable = [*columns]
@@ -181,7 +185,7 @@ class TableRows:
 
     def _of_text(self, file: PlainFile, columns: Sequence[str]) -> Iterator[pa.Table]:
         first = 0
-        for batch in batches_of(file, Form(self._stored.arrow), [*columns, UNREAD]):
+        for batch in batches_of(file, Form(self._stored_types), [*columns, UNREAD]):
             yield pa.Table.from_batches([batch]).append_column(ROW, pa.array(np.arange(first, first + batch.num_rows)))
             first += batch.num_rows
 
@@ -191,7 +195,7 @@ class TableRows:
             unread = [UNREAD] if self.source.has_unread else []
             for batch in opened.batches([*readable, *unread]):
                 rows = pa.Table.from_batches([batch])
-                own = {name: rows[name] if name in readable else pa.nulls(len(rows), self._stored.arrow[name]) for name in columns}
+                own = {name: rows[name] if name in readable else pa.nulls(len(rows), self._stored_types[name]) for name in columns}
                 rows = pa.table(own | {name: rows[name] for name in unread})
                 yield rows.append_column(ROW, pa.array(np.arange(first, first + batch.num_rows)))
                 first += batch.num_rows
@@ -204,7 +208,7 @@ class TableRows:
             return
         why = f"Arrow would read values of {files[0].path} otherwise" if steps is None else next(iter(steps.outside.values()))
         frame = rows_of(self.spark(why), self.source, Reading(tuple(files)))
-        kinds = [(name, (self._stored.arrow if steps is None else self.types)[name]) for name in columns]
+        kinds = [(name, (self._stored_types if steps is None else self.types)[name]) for name in columns]
         if steps is not None:
             assert self.source.reader is not None
             frame, kinds = evaluate_steps(frame, self.source.reader, self._stored), [*kinds, (UNREAD, pa.string())]

@@ -21,6 +21,7 @@ from windowmill.jobs.spec_checks import problems_of
 from windowmill.jobs.verify.check import verify
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import SourceSchemaError, SpecError
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import parse_pipeline
 
 RAW = pa.schema(
@@ -395,3 +396,23 @@ def test_without_history_windows_that_are_open_get_the_rows_of_another_filter(tm
     counts = {row["window_end"]: row["n"] for row in DeltaTable(tmp_path / "sink").to_pyarrow_table().to_pylist()}
     assert counts[180] == 180
     assert (counts[200], counts[300], counts[380]) == (120, 120, 120)
+
+
+@pytest.mark.parametrize("steps", [[], STEPS], ids=["no steps", "steps"])
+def test_a_pipeline_is_made_again_of_the_fields_that_it_was_given(steps):
+    """As DAG files do with a pipeline that is written in Python."""
+    written = {
+        **spec_of(Path("/nowhere")),
+        "steps": steps,
+        "windows": WINDOWS[:1],
+        "aggregates": {"n": {"count": "*"}, "most": {"max": "item.price"}},
+    }
+    if not steps:
+        del written["steps"]
+    pipeline = Pipeline(**written)
+    given = pipeline.given_fields()
+    assert given["keys"] == ["user.id"]
+    assert given.get("steps", []) == steps
+    again = Pipeline(**given)
+    assert again == pipeline
+    assert again.meaning_hash() == pipeline.meaning_hash()
