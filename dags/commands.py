@@ -140,7 +140,7 @@ class CommandProcess:
 
     def run(self, log: Callable[[str], None]) -> CommandResult:
         """Run the command to its end; passes each line of stderr to ``log``."""
-        from windowmill.jobs.child import tie_to_parent  # not needed for parsing
+        from windowmill.jobs.spark.launch import tie_to_parent  # not needed for parsing
 
         with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
             child = self._child = subprocess.Popen(

@@ -28,7 +28,7 @@ from windowmill.checkpoints.stores import is_table, located, table_at
 from windowmill.dags.specs import identity_of
 from windowmill.jobs.conditions.truths import columns_of, read_by
 from windowmill.jobs.report.quality import read_quality
-from windowmill.windowing.spec import Pipeline, Table
+from windowmill.windowing.spec import LookupStep, Pipeline, Table
 
 #: Namespace of tables that a catalog names.
 CATALOG = "spark_catalog"
@@ -49,6 +49,7 @@ def lineage_of(pipeline: Pipeline, summary: Mapping[str, Any] | None) -> Operato
     if source is not None:
         read = input_statistics_input_dataset.InputStatisticsInputDatasetFacet(rowCount=sum(batch["rows_read"] for batch in batches))
         inputs.append(InputDataset(*source, inputFacets={"inputStatistics": read} if batches else {}))
+        inputs += [InputDataset(*place) for place in dict.fromkeys(map(_name, pipeline.lookups)) if place is not None]
     if sink is not None:
         written = output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(
             rowCount=sum(batch["rows_published"] for batch in batches)
@@ -104,21 +105,28 @@ def _schema(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def _columns(pipeline: Pipeline, source: tuple[str, str]) -> Any:
-    """The columns of the source from which each column of the sink is computed; keys and time decide about every row."""
+    """The columns of the source, and of tables that it looks up, from which each column of the sink is computed.
 
-    def field(name: str, kind: str, subtype: str) -> Any:
+    Keys and time, and what is looked up and filtered by, decide about every row.
+    """
+
+    def field(table: tuple[str, str], name: str, kind: str, subtype: str) -> Any:
         how = column_lineage_dataset.Transformation(type=kind, subtype=subtype)
-        return column_lineage_dataset.InputField(*source, field=name, transformations=[how])
+        return column_lineage_dataset.InputField(*table, field=name, transformations=[how])
 
-    made: dict[str, list[str]] = {}  # the columns of the source from which steps make each column, whose name is in lower case
+    # The columns, with their tables, from which steps make each column, whose name is in lower case.
+    made: dict[str, list[tuple[tuple[str, str], str]]] = {}
     for step in pipeline.row_steps:
-        if step.column is not None:
-            read = [made.get(name.lower(), [name]) for name in sorted(columns_of(step.text))]
-            made[step.column.lower()] = list(dict.fromkeys(name for names in read for name in names))
+        if isinstance(step, LookupStep):
+            table = _name(step.lookup) or source
+            made |= {name.lower(): [(table, theirs)] for name, theirs in step.lookup.columns.items()}
+            continue
+        read = [made.get(name.lower(), [(source, name)]) for name in sorted(columns_of(step.text))]
+        made |= {name.lower(): list(dict.fromkeys(each for columns in read for each in columns)) for name in step.makes}
 
     def fields(name: str, kind: str, subtype: str) -> list[Any]:
         direct = "TRANSFORMATION" if name.lower() in made and subtype == "IDENTITY" else subtype
-        return [field(each, kind, direct) for each in made.get(name.lower(), [name])]
+        return [field(*each, kind, direct) for each in made.get(name.lower(), [(source, name)])]
 
     columns = {key: column_lineage_dataset.Fields(inputFields=fields(key, "DIRECT", "IDENTITY")) for key in pipeline.keys}
     for name, aggregate in pipeline.aggregates.items():
@@ -130,7 +138,10 @@ def _columns(pipeline: Pipeline, source: tuple[str, str]) -> Any:
     for name in ("window_start", "window_end"):
         columns[name] = column_lineage_dataset.Fields(inputFields=fields(pipeline.time.column, "DIRECT", "TRANSFORMATION"))
     of_rows = [*((key, "GROUP_BY") for key in pipeline.keys), (pipeline.time.column, "WINDOW")]
-    filters = [pipeline.own_filter or "", *(step.text for step in pipeline.row_steps if step.column is None)]
+    for step in pipeline.row_steps:
+        if isinstance(step, LookupStep):
+            of_rows += [(name, "JOIN") for text in step.texts for name in sorted(columns_of(text))]
+    filters = [pipeline.own_filter or "", *(text for step in pipeline.row_steps for text in step.filters)]
     of_rows += [(name, "FILTER") for text in filters if text for name in sorted(columns_of(text))]
     return column_lineage_dataset.ColumnLineageDatasetFacet(
         fields=columns, dataset=[each for name, subtype in of_rows for each in fields(name, "INDIRECT", subtype)]

@@ -97,13 +97,14 @@ def refuse_first(pipeline: Pipeline, problems: Iterable[Problem]) -> None:
 def condition_problems(pipeline: Pipeline) -> Iterator[Problem]:
     """Conditions, steps, and expressions over result rows, that the engines, or two attempts, might evaluate differently."""
     steps, own = pipeline.row_steps, any(aggregate.expr for aggregate in pipeline.aggregates.values())
-    conditions = [*((step.field, step.text) for step in steps if step.column is None), *conditions_by_field(pipeline)]
+    conditions = [*((step.field, text) for step in steps for text in step.filters), *conditions_by_field(pipeline)]
     if not (steps or conditions or own):
         return
     from windowmill.jobs.conditions.checks import condition_problem, expression_problem, name_problem  # loads the parser
 
     found: list[tuple[str, str | None]] = [(where, condition_problem(text)) for where, text in conditions]
-    found += [(step.field, name_problem(step.column) or expression_problem(step.text)) for step in steps if step.column is not None]
+    found += [(step.field, name_problem(name)) for step in steps for name in step.makes]
+    found += [(step.field, expression_problem(text)) for step in steps for text in step.texts if text not in step.filters]
     known = [*pipeline.keys, *pipeline.over_rows().aggregates]
     for name, spec in pipeline.aggregates.items():
         if spec.expr is not None:

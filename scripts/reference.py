@@ -55,6 +55,7 @@ _SECTIONS = {
     "Pipeline": "A pipeline",
     "Source": "`source`",
     "SourceStep": "`steps`",
+    "Lookup": "`steps.lookup`",
     "Time": "`time`",
     "Tumbling": "`windows`: `type: tumbling`",
     "Hopping": "`windows`: `type: hopping`",
@@ -78,6 +79,7 @@ _SECTIONS = {
 _NOUNS = {
     "Policy": "policy",
     "SourceStep": "step",
+    "Lookup": "lookup",
     "Table": "table",
     "Delta": "column and difference",
     "Expectation": "rules",

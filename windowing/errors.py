@@ -72,6 +72,10 @@ class SourceFileError(SourceError, RefusedError):
     """A file of the source cannot be read as what the spec says it is; nothing has been committed."""
 
 
+class SourceRefusedError(SourceError, RefusedError):
+    """A table whose rows cannot be used as the spec says."""
+
+
 class SourceReplacedError(SourceError, RefusedError):
     """The table at the source's path is another one than before (its Delta id differs)."""
 

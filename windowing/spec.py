@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from functools import reduce
@@ -63,6 +63,16 @@ def _only_names(options: Any) -> Any:
         if not isinstance(value, str) or not VARIABLE.fullmatch(value):
             raise ValueError(f"{name}: expected the name of an environment variable, as in ${{NAME}}; a secret is never written in a spec")
     return options
+
+
+def _own_names(columns: Any) -> Any:
+    """A list of columns as a mapping of each to itself."""
+    if isinstance(columns, list | tuple) and all(isinstance(name, str) for name in columns):
+        twice = next((name for place, name in enumerate(columns) if name in columns[:place]), None)
+        if twice is not None:
+            raise ValueError(f"the name {twice!r} is given twice")
+        return {name: name for name in columns}
+    return columns
 
 
 class Table(SpecMapping):
@@ -130,30 +140,125 @@ class Source(Table):
         return redacted(f"kafka://{self.options.get('kafka.bootstrap.servers', '')}/{self.options.get('subscribe', '')}")
 
 
+class Lookup(Table):
+    """Columns of another table, taken by equal values: a Delta table, a table of a catalog, or a folder of Parquet files."""
+
+    #: Name for `windowmill restate --lookup` and messages; the last part of path or table unless given.
+    name: Annotated[str, Field(pattern=r"^[\w-]+$", max_length=63)] | None = None
+    format: Literal["delta", "parquet"] = "delta"
+    #: Columns of the rows, or fields of structs -> columns of the table; a row of the table matches if all are equal.
+    on: Annotated[dict[Column, Column], Field(min_length=1)]
+    #: Columns to take, under their own names, or new name -> column of the table; they may replace columns of the rows.
+    columns: Annotated[
+        dict[Column, Column], Field(min_length=1), BeforeValidator(_own_names, json_schema_input_type=list[str] | dict[str, str])
+    ]
+    #: Column of the table with the time from which a row of it is valid; without it no two rows may match.
+    valid_from: Column | None = None
+    #: What becomes of a row without a match: its new columns are null, or it is quarantined as ``no_match``.
+    missing: Literal["keep", "quarantine"] = "keep"
+
+    @model_validator(mode="after")
+    def _is_named(self) -> Self:
+        if self.format != "delta" and self.table is not None:
+            raise ValueError("table: a table of a catalog is read as Delta; give the path of the folder")
+        _refuse_twice("columns", self.columns)
+        if self.name is None:
+            last = self.path.rstrip("/").rpartition("/")[2] if self.path is not None else str(self.table).rpartition(".")[2]
+            self.__dict__["name"] = re.sub(r"[^\w-]", "_", last)[:63]
+        return self
+
+
 class SourceStep(SpecMapping):
-    """What rows of the source go through before they meet a window: columns that are computed of each row, or a filter."""
+    """What rows of the source go through before they meet a window: computed columns, a lookup in another table, or a filter."""
 
     #: Name -> Spark SQL over the columns that the step finds, and over those before it in the same step; it may replace one of the name.
     columns: Annotated[dict[Column, Condition], Field(min_length=1)] | None = None
+    lookup: Lookup | None = None
     filter: Condition | None = None
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        if (self.columns is None) == (self.filter is None):
-            raise ValueError(f"got {'neither' if self.filter is None else 'both'}; expected either columns or filter")
-        names = [name.lower() for name in self.columns or ()]
-        twice = next((name for name in self.columns or () if names.count(name.lower()) > 1), None)
-        if twice is not None:
-            raise ValueError(f"columns: the name {twice!r} is given twice, case aside")
+        given = [name for name in ("columns", "lookup", "filter") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"got {' and '.join(given) or 'none'}; expected one of columns, lookup and filter")
+        _refuse_twice("columns", self.columns or ())
         return self
 
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """Names of the columns that it makes."""
+        return tuple(self.columns or (() if self.lookup is None else self.lookup.columns))
 
-class RowStep(NamedTuple):
+
+def _refuse_twice(field: str, names: Collection[str]) -> None:
+    """Refuse ``names`` of which two are the same but for case."""
+    lower = [name.lower() for name in names]
+    twice = next((name for name in names if lower.count(name.lower()) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{field}: the name {twice!r} is given twice, case aside")
+
+
+class ExpressionStep(NamedTuple):
     """One expression of a :class:`SourceStep`: it computes a column of each row, or it is a filter."""
 
     field: str  #: Path of its field in the spec, as ``steps.0.columns.delay``.
     column: str | None  #: Name of the column; null for a filter.
     text: str  #: Spark SQL over one row.
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """Names of the columns that it makes."""
+        return () if self.column is None else (self.column,)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Spark SQL of what it reads of a row."""
+        return (self.text,)
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """The conditions on which it lets rows through."""
+        return (self.text,) if self.column is None else ()
+
+    def describe(self) -> str:
+        return self.text if self.column is None else f"{self.column} = {self.text}"
+
+
+class LookupStep(NamedTuple):
+    """A :class:`Lookup` of a :class:`SourceStep`."""
+
+    field: str  #: Path of its field in the spec, as ``steps.0.lookup``.
+    lookup: Lookup
+    time: Time  #: The axis of event times.
+    source: Source | None = None  #: Says how texts are times.
+    table: Any = None  #: The table in a version, as :mod:`windowmill.jobs.sources.lookups` opens it; null for the newest one.
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """Names of the columns that it makes."""
+        return tuple(self.lookup.columns)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Spark SQL of what it reads of a row."""
+        time = () if self.lookup.valid_from is None else (quoted_path(self.time.column),)
+        return (*map(quoted_path, self.lookup.on), *time)
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """The conditions on which it lets rows through."""
+        return ()
+
+    def describe(self) -> str:
+        own = self.lookup
+        columns = ", ".join(name if name == theirs else f"{name} = {theirs}" for name, theirs in own.columns.items())
+        on = " and ".join(f"{theirs} = {ours}" for ours, theirs in own.on.items())
+        valid = "" if own.valid_from is None else f", valid from {own.valid_from} as of {self.time.column}"
+        return f"{columns} of {own.place} where {on}{valid}"
+
+
+#: One thing that rows go through; :mod:`windowmill.jobs.sources.row_steps` has what each kind does.
+RowStep = ExpressionStep | LookupStep
 
 
 #: Type of the rule that the newest event of a run is at most ``freshness`` old; the type of an entry with this argument that names none.
@@ -230,6 +335,8 @@ class Pipeline(SpecMapping):
     _variables_of: dict[tuple[str | int, ...], dict[str, str]] = PrivateAttr(default_factory=dict)
     #: Whether the last of the steps is none of the spec's own: it makes columns of fields of structs that the spec names as columns.
     _has_fields: bool = PrivateAttr(default=False)
+    #: Looked-up tables in the versions that a batch reads, by name of the lookup; see :meth:`with_tables`.
+    _tables: dict[str, Any] = PrivateAttr(default_factory=dict)
 
     def model_post_init(self, context: Any, /) -> None:
         """Keep what the reader of the spec filled from the environment, so that it can be shown and stored as written."""
@@ -248,7 +355,7 @@ class Pipeline(SpecMapping):
     def _fields_become_columns(self) -> Self:
         # A last step, which the spec does not have, makes columns of the fields of structs, ``a.b``, that the spec names as columns; that
         # of a key is ``a_b``.
-        made = {name for step in self.steps for name in step.columns or ()}
+        made = {name for step in self.steps for name in step.makes}
         fields = {name.replace(".", "_"): quoted_path(name) for name in self.keys if "." in name and name not in made}
         if fields:
             self.__dict__["keys"] = tuple(name.replace(".", "_") if name.replace(".", "_") in fields else name for name in self.keys)
@@ -271,6 +378,10 @@ class Pipeline(SpecMapping):
             taken[name.lower()] = "an aggregate"
         if all(aggregate.expr is not None for aggregate in self.aggregates.values()):
             raise ValueError('aggregates: got only expressions; give one that is computed of rows, such as {count: "*"}, for them to use')
+        lookups = [step.lookup.name for step in self.steps if step.lookup is not None]
+        again = next((name for name in lookups if lookups.count(name) > 1), None)
+        if again is not None:
+            raise ValueError(f"steps: two lookups are named {again!r}; give one of them another name (lookup.name)")
         names = [window.name for window in self.windows]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice:
@@ -327,6 +438,11 @@ class Pipeline(SpecMapping):
         tables = {name: table.path for name in ("source", "sink", "checkpoints") if (table := getattr(self, name)) and table.path}
         if "checkpoints" not in tables and "sink" in tables:
             tables["the sink's checkpoints"] = f"{tables['sink'].rstrip('/')}.windowmill"
+        for index, step in enumerate(self.steps):
+            place = None if step.lookup is None else step.lookup.path
+            own = next((name for name, path in tables.items() if name != "source" and place and within(place, path)), None)
+            if own is not None:
+                raise ValueError(f"steps.{index}.lookup.path: lies in {own}; look up a table that the pipeline does not write")
         for one, other in combinations(tables, 2):
             inner, outer = (one, other) if within(tables[one], tables[other]) else (other, one)
             if within(tables[inner], tables[outer]):
@@ -357,13 +473,19 @@ class Pipeline(SpecMapping):
 
     @property
     def row_steps(self) -> tuple[RowStep, ...]:
-        """The expressions of all steps, in the order of evaluation, behind the source's filter; empty if the spec has no steps."""
+        """What rows go through, in this order, the source's filter first; empty if the spec has no steps."""
         if not self.steps:
             return ()
-        found = [RowStep("source.filter", None, self.source.filter)] if self.source is not None and self.source.filter else []
+        found: list[RowStep] = []
+        if self.source is not None and self.source.filter:
+            found.append(ExpressionStep("source.filter", None, self.source.filter))
         for index, step in enumerate(self.steps):
-            found += [RowStep(f"steps.{index}.columns.{name}", name, text) for name, text in (step.columns or {}).items()]
-            found += [RowStep(f"steps.{index}.filter", None, step.filter)] if step.filter is not None else []
+            found += [ExpressionStep(f"steps.{index}.columns.{name}", name, text) for name, text in (step.columns or {}).items()]
+            if step.lookup is not None:
+                found.append(
+                    LookupStep(f"steps.{index}.lookup", step.lookup, self.time, self.source, self._tables.get(str(step.lookup.name)))
+                )
+            found += [ExpressionStep(f"steps.{index}.filter", None, step.filter)] if step.filter is not None else []
         return tuple(found)
 
     @property
@@ -396,7 +518,30 @@ class Pipeline(SpecMapping):
         }
         if self.source and self.source.filter:
             kept["filter"] = self.source.filter
-        return kept
+        return self._with_written_places(kept) if self.steps else kept
+
+    def _with_written_places(self, meaning: dict[str, Any]) -> dict[str, Any]:
+        """A :meth:`meaning` in which looked-up tables lie where the spec writes it: the values of variables may differ."""
+
+        def written(step: dict[str, Any]) -> dict[str, Any]:
+            lookup = step.get("lookup")
+            if not lookup or "path" not in lookup:
+                return step
+            place = next((text for text, filled in self._variables.items() if filled == lookup["path"]), lookup["path"])
+            return {**step, "lookup": {**lookup, "path": place}}
+
+        return {**meaning, "steps": list(map(written, meaning["steps"]))} if "steps" in meaning else meaning
+
+    def with_tables(self, tables: Mapping[str, Any]) -> Pipeline:
+        """The pipeline over these looked-up tables, by name of the lookup; without it, each lookup reads its newest version."""
+        pinned = self.model_copy()
+        pinned._tables = dict(tables)  # noqa: SLF001 - its own class
+        return pinned
+
+    @property
+    def lookups(self) -> tuple[Lookup, ...]:
+        """The lookups among its steps."""
+        return tuple(step.lookup for step in self.steps if step.lookup is not None)
 
     def shown_meaning(self) -> dict[str, Any]:
         """:meth:`meaning` for the ledger and for messages: ``${NAME}`` in place of its value in fields that name it, and no credentials."""
@@ -437,7 +582,7 @@ class Pipeline(SpecMapping):
 
     def has_variables_of(self, written: Mapping[str, Any], meaning_hash: str) -> bool:
         """Whether the variables in an earlier :meth:`shown_meaning`, whose hash was ``meaning_hash``, have the values of now."""
-        return _hash_of(self._filled(dict(written))) == meaning_hash
+        return _hash_of(self._with_written_places(self._filled(dict(written)))) == meaning_hash
 
     def meaning_as(self, written: Mapping[str, Any]) -> Pipeline:
         """The pipeline with the meaning of an earlier :meth:`shown_meaning`, whose variables have the values of now."""

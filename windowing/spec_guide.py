@@ -31,7 +31,7 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "renamed_from": ("The name under which the pipeline built its sink, if it has been renamed since.", "delays"),
         "source": ("Where events come from; `windowmill try` and `aggregate` do without.", {"path": "${WAREHOUSE}/flights"}),
         "steps": (
-            "What rows go through before windows see them, in this order: computed columns and filters.",
+            "What rows go through before windows see them, in this order: computed columns, lookups in other tables, and filters.",
             [{"columns": {"delay": "dep_delay + arr_delay"}}, {"filter": "delay is not null"}],
         ),
         "keys": ("Columns by which events are grouped, or fields of structs (`user.id`); none: one global group.", ["origin", "carrier"]),
@@ -77,7 +77,22 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
             "Columns -> Spark SQL over one row; each may use those before it, and take the place of one.",
             {"origin": "upper(origin)"},
         ),
+        "lookup": (
+            "Columns of another table, taken by equal values.",
+            {"path": "${WAREHOUSE}/airports", "on": {"origin": "code"}, "columns": ["region"]},
+        ),
         "filter": ("A Spark SQL condition; the steps behind it, and windows, see the rows for which it is true.", "delay is not null"),
+    },
+    "Lookup": {
+        "path": ("Folder or URI of the table, or of the folder of Parquet files.", "${WAREHOUSE}/airports"),
+        "storage_options": _STORAGE,
+        "table": ("Name of a Delta table of Spark's catalog, in place of `path`.", "lake.ref.airports"),
+        "name": ("Its name for messages and commands; the last part of path or table unless given.", "origins"),
+        "format": ("`delta`, or `parquet` for a folder of files.", "parquet"),
+        "on": ("Columns of the rows, or fields of structs -> columns of the table; rows match if all are equal.", {"origin": "code"}),
+        "columns": ("Columns to take; or new names -> columns of the table.", {"region": "region_name"}),
+        "valid_from": ("Column of the table with the time from which a row of it is valid; the row valid at the event's time counts.", "since"),
+        "missing": ("What becomes of a row without a match: null columns (`keep`), or the quarantine, as `no_match`.", "quarantine"),
     },
     "Table": {"path": _PATH, "storage_options": _STORAGE, "table": _TABLE},
     "Time": {

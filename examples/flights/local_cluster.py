@@ -18,8 +18,8 @@ import httpx
 import pyspark
 
 from examples.flights.local_airflow import free_ports
-from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.spark.jars import find_java
+from windowmill.jobs.spark.launch import tie_to_parent
 
 WORKERS = 2
 #: Master and workers are three JVMs, each of which needs 2 to 4 s on idle cores.

@@ -265,7 +265,13 @@ def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, versions: Ve
         "modules": user_code.module_digests(pipeline),
         "tzdata": user_code.tzdata_version(pipeline),
         "zones": user_code.zone_digests(pipeline, now_us),
-    }
+    } | ({"lookups": _pins_of(pipeline)} if pipeline.steps and pipeline.lookups else {})
+
+
+def _pins_of(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
+    from windowmill.jobs.sources.lookups import pins_of  # loads what a spec without lookups does without
+
+    return pins_of(pipeline)
 
 
 def refuse_held(runnable: Runnable, ledger: Ledger, then: str) -> None:

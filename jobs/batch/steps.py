@@ -199,6 +199,10 @@ class _Steps:
     """The steps of one batch."""
 
     def __init__(self, runnable: Runnable, plan: Plan, ledger: Ledger, progress: Progress, restatement: Restatement | None) -> None:
+        if plan.lookups:
+            from windowmill.jobs.sources.lookups import pinned  # loads what a spec without lookups does without
+
+            runnable = replace(runnable, pipeline=pinned(runnable.pipeline, plan.lookups))
         self.runnable, self.plan, self.ledger, self.progress = runnable, plan, ledger, progress
         self.pipeline, self.places = pipeline, places = runnable.pipeline, runnable.places
         self.spark = cache(self._start_spark)

@@ -61,8 +61,7 @@ def explanation_of(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     notes = {"source": caveat_of(pipeline.source), "dates": shifted_dates(pipeline, is_date=False)}
     data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines]} | notes
     data |= {"only_by_spark": outside} if outside else {}
-    steps = [each.text if each.column is None else f"{each.column} = {each.text}" for each in pipeline.row_steps]
-    notes["steps"] = "\n".join(map(as_written, steps)) or None
+    notes["steps"] = "\n".join(as_written(step.describe()) for step in pipeline.row_steps) or None
     notes["conditions"] = "\n".join(f"{where}: {why}" for where, why in outside.items()) or None
     page = _first_page(found, lines, [as_written(key) for key in pipeline.keys], notes)
     more = _details(found) if verbose else [Text(_MORE, style="dim")]

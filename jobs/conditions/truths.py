@@ -155,7 +155,9 @@ def outside_by_field(pipeline: Pipeline, types: Mapping[str, pa.DataType] | None
     """
     found: dict[str, str | None] = {}
     if types is None:
-        found |= {step.field: _evaluator().outside_whatever(step.text, is_condition=step.column is None) for step in pipeline.row_steps}
+        for step in pipeline.row_steps:
+            for text in step.texts:
+                found[step.field] = found.get(step.field) or _evaluator().outside_whatever(text, is_condition=text in step.filters)
     for where, text in conditions_by_field(pipeline):
         found[where] = _evaluator().outside_whatever(text) if types is None else outside_problem(text, types)
     return refused_here(found)
@@ -178,7 +180,7 @@ def instants_of(pipeline: Pipeline) -> set[str]:
 
 def columns_in_conditions(pipeline: Pipeline) -> set[str]:
     """Names of the columns that conditions and steps read."""
-    texts = [text for _, text in conditions_by_field(pipeline)] + [step.text for step in pipeline.row_steps]
+    texts = [text for _, text in conditions_by_field(pipeline)] + [text for step in pipeline.row_steps for text in step.texts]
     return {name for text in texts for name in columns_of(text)}
 
 
@@ -200,12 +202,11 @@ def required_columns(pipeline: Pipeline) -> tuple[dict[str, str], dict[str, str]
         *((where, name) for where, text in conditions_by_field(pipeline) for name in sorted(columns_of(text))),
     ]
     for step in reversed(pipeline.row_steps):
-        if step.column is not None:
-            # In place of the column that a step makes, the source has those that its expression reads; they may be of any type.
-            made = step.column.lower()
-            named = [(where, name) for where, name in named if name.lower() != made]
-            uses = {name: use for name, use in uses.items() if name.lower() != made}
-        named += [(step.field, name) for name in sorted(columns_of(step.text))]
+        # In place of the columns that a step makes, the source has those that it reads; they may be of any type.
+        made = {name.lower() for name in step.makes}
+        named = [(where, name) for where, name in named if name.lower() not in made]
+        uses = {name: use for name, use in uses.items() if name.lower() not in made}
+        named += [(step.field, name) for name in sorted({name for text in step.texts for name in columns_of(text)})]
     fields: dict[str, str] = {}
     for where, name in named:
         fields.setdefault(name, where)

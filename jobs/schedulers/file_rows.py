@@ -91,7 +91,7 @@ def bounds(batch: TableInput, plain: PlainRows, parts: Sequence[FilePart]) -> li
     steps, axis = () if plain.steps is None else plain.steps.steps, batch.types[pipeline.time.column]
     # A filter decides how many rows there are.
     decides = pipeline.time.end is None and pipeline.own_filter is None
-    decides = decides and not any(step.column in (None, pipeline.time.column) for step in steps)
+    decides = decides and not any(step.filters or pipeline.time.column in step.makes for step in steps)
     # Rows that are refused move no watermark.
     may_refuse = plain.conditions.may_fail or (plain.steps is not None and plain.steps.may_fail)
     least, greatest = accepted_times(pipeline)

@@ -136,12 +136,12 @@ class Columns:
     def _problems_of_steps(self, pipeline: Pipeline, place: str, untyped: Collection[str]) -> Iterator[tuple[str, str]]:
         instead = "give the columns as source.options.schema, or run when a file has a value"
         for step in pipeline.row_steps:
-            for name in read_by([step.text], untyped):
+            for name in read_by(step.texts, untyped):
                 yield step.field, f"column {name!r} of {place} has no value yet, so that its type is not known; {instead}"
-            if step.column in pipeline.keys and step.column in self.struct.names:
-                path = step.text.replace("`", "")
-                if "." in path and path.replace(".", "_") == step.column:
-                    yield "keys", f"{step.column!r}, the name of {path}, is a column of {place} too; give the field another name by a step"
+            for column in {*step.makes} & {*pipeline.keys} & {*self.struct.names}:
+                path = step.texts[0].replace("`", "")
+                if "." in path and path.replace(".", "_") == column:
+                    yield "keys", f"{column!r}, the name of {path}, is a column of {place} too; give the field another name by a step"
 
     def misfits(self, pipeline: Pipeline, place: str, untyped: Collection[str]) -> Iterator[tuple[str, str]]:
         """Problems of the columns, which windows of ``pipeline`` see, as pairs (path of the field, problem and remedy)."""
@@ -207,7 +207,7 @@ def read_columns(pipeline: Pipeline, names: Iterable[str]) -> list[str]:
     names = list(names)
     if not pipeline.steps:
         return used_columns(pipeline, names)
-    made = [step.column for step in pipeline.row_steps if step.column is not None]
+    made = [name for step in pipeline.row_steps for name in step.makes]
     read: list[str] = _steps().RowSteps(pipeline.row_steps).columns_read(used_columns(pipeline, [*names, *made]), names)
     return read
 

@@ -107,8 +107,8 @@ def open_delta(settings: Source) -> DeltaSource:
     return read_source_table(settings.path)
 
 
-def read_source_table(path: str) -> DeltaSource:
-    """The Delta table at ``path``.
+def read_source_table(path: str, what: str = "source", field: str = "source.path") -> DeltaSource:
+    """The Delta table at ``path``; ``what`` it is, and the ``field`` that names it, are for messages.
 
     Raises ``SourceMissingError`` if there is no table; ``SourceError`` if it cannot be opened; ``SourceFeatureError`` if it uses a table
     feature that cannot be read correctly.
@@ -119,21 +119,21 @@ def read_source_table(path: str) -> DeltaSource:
         metadata = table.metadata()
         schema_json = table.schema().to_json()
     except TableNotFoundError as err:
-        raise SourceMissingError(f"source {path}: there is no Delta table; write the first rows or correct source.path") from err
+        raise SourceMissingError(f"{what} {path}: there is no Delta table; write the first rows or correct {field}") from err
     except (DeltaError, OSError, ValueError) as err:
         message = str(err).replace(path, "")
         if re.search(r"catalog.?(managed|owned)", message, re.IGNORECASE):
             raise SourceFeatureError(catalog_managed(path)) from err
         if re.search(r"\bfeatures?\b", message, re.IGNORECASE):
             raise SourceFeatureError(
-                f"source {path}: uses a table feature that cannot be read ({first_line(err)}); "
+                f"{what} {path}: uses a table feature that cannot be read ({first_line(err)}); "
                 "drop the feature (ALTER TABLE … DROP FEATURE), or copy the rows into a table without it and read that"
             ) from err
-        raise SourceError(f"source {path}: cannot be read ({first_line(err)}); check the path and its permissions") from err
+        raise SourceError(f"{what} {path}: cannot be read ({first_line(err)}); check the path and its permissions") from err
     check_readable_features(features, path)
     if has_lost_its_beginning(table):
         raise SourceError(
-            f"source {path}: the first entries of its log are gone, and no checkpoint replaces them, so the table's rows are not "
+            f"{what} {path}: the first entries of its log are gone, and no checkpoint replaces them, so the table's rows are not "
             "known; restore them from a copy"
         )
     return DeltaSource(
@@ -145,15 +145,15 @@ def read_source_table(path: str) -> DeltaSource:
     )
 
 
-def read_version(path: str, version: int | None) -> DeltaSource:
+def read_version(path: str, version: int | None, what: str = "source", field: str = "source.path") -> DeltaSource:
     """As :func:`read_source_table`, at ``version``; null for the newest."""
-    newest_one = read_source_table(path)
+    newest_one = read_source_table(path, what, field)
     if version is None or version == newest_one.version:
         return newest_one
     try:
         table = table_at(path, version)
     except (DeltaError, OSError) as err:
-        raise SourceError(f"source {path}: cannot be read at version {version} ({first_line(err)}); name a later version") from err
+        raise SourceError(f"{what} {path}: cannot be read at version {version} ({first_line(err)}); name a later version") from err
     return replace(newest_one, version=version, schema_json=table.schema().to_json())
 
 
@@ -408,7 +408,7 @@ def spans(source: SourceTable, files: Sequence[AddedFile], column: str, tick_us:
 
     Numbers count ``tick_us`` microseconds. Of a column that a step makes there are none.
     """
-    if source.reader is not None and any(step.column == column for step in source.reader.row_steps):
+    if source.reader is not None and any(column in step.makes for step in source.reader.row_steps):
         return [None] * len(files)
     kind = next((field["type"] for field in json.loads(source.schema_json)["fields"] if field["name"] == column), None)
     if kind not in ("timestamp", "long", "integer", "short", "byte"):

@@ -15,7 +15,7 @@ from dataclasses import replace
 from functools import partial, reduce
 from itertools import groupby
 from operator import or_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import pyarrow as pa
@@ -39,6 +39,8 @@ from windowmill.jobs.spark.access import UNESCAPED, access_to, frame_of, map_in_
 from windowmill.jobs.spark.spark_settings import ABSOLUTE, full_path, literal_path, reader_options, spark_path
 from windowmill.windowing.columnar.added_columns import FAILED, FILE, REASON, ROW, TIME, UNREAD, UNTIL_OF, URI, VERSION
 from windowmill.windowing.errors import SourceSchemaError
+from windowmill.windowing.registry import resolve
+from windowmill.windowing.spec import ExpressionStep, LookupStep
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -261,14 +263,25 @@ def evaluate_steps(rows: DataFrame, pipeline: Pipeline, columns: Columns) -> Dat
         if not is_outside:
             rows = _evaluate_in_python(rows, replace(steps, steps=own))
         for step in own if is_outside else ():
-            # Not evaluated on rows that could not be read, or that an earlier step has taken out: a failure would end the job.
-            value = F.when(F.col(UNREAD).isNull(), F.expr(step.text))
-            if step.column is not None:
-                same = [name for name in rows.columns if name.lower() == step.column.lower()]
-                rows = rows.withColumn(_COMPUTED, value).drop(*same).withColumnRenamed(_COMPUTED, step.column)
-            else:  # rows that could not be read, or on which an earlier step fails, are kept for quarantine
-                rows = rows.where(F.coalesce(value, F.lit(False)) | F.col(UNREAD).isNotNull())
+            rows = resolve(BY_SPARK[type(step)])(rows, step)
     return rows
+
+
+def _evaluate_expression(rows: DataFrame, step: ExpressionStep) -> DataFrame:
+    """``rows``, which have ``UNREAD``, with the column that ``step`` makes, or those that it lets through."""
+    # Not evaluated on rows that could not be read, or that an earlier step has taken out: a failure would end the job.
+    value = F.when(F.col(UNREAD).isNull(), F.expr(step.text))
+    if step.column is None:  # rows that could not be read, or on which an earlier step fails, are kept for quarantine
+        return rows.where(F.coalesce(value, F.lit(False)) | F.col(UNREAD).isNotNull())
+    same = [name for name in rows.columns if name.lower() == step.column.lower()]
+    return rows.withColumn(_COMPUTED, value).drop(*same).withColumnRenamed(_COMPUTED, step.column)
+
+
+#: How Spark evaluates each kind of step on rows that have ``UNREAD``; a text names a function that is imported when a spec has such a step.
+BY_SPARK: Mapping[type, Callable[[DataFrame, Any], DataFrame] | str] = {
+    ExpressionStep: _evaluate_expression,
+    LookupStep: "windowmill.jobs.sources.lookups:joined",
+}
 
 
 def _evaluate_in_python(rows: DataFrame, steps: RowSteps) -> DataFrame:
@@ -278,7 +291,7 @@ def _evaluate_in_python(rows: DataFrame, steps: RowSteps) -> DataFrame:
     types = {each.name: each.type for each in to_arrow_schema(StructType([rows.schema[name] for name in read]), timezone="UTC")}
     # `steps` are some of the pipeline's: `steps.made` has the types behind the last one of all.
     columns, _, _ = steps.computed(pa.table({name: pa.array([], types[name]) for name in read}))
-    made = list(dict.fromkeys(step.column for step in steps.steps if step.column in columns and step.column is not None))
+    made = list(dict.fromkeys(name for step in steps.steps for name in step.makes if name in columns))
     kinds = {name: columns[name].type for name in made} | {UNREAD: pa.string(), _KEPT: pa.bool_()}
     fields = [StructField(f"_{n}", from_arrow_type(kind, prefer_timestamp_ntz=True)) for n, kind in enumerate(kinds.values())]
 
@@ -366,7 +379,7 @@ def asks_zone(pipeline: Pipeline, columns: Columns) -> str | None:
     """A condition or step over ``columns``, without the source's filter, that Spark evaluates and that may depend on the session's zone."""
     steps, types = columns.steps(pipeline), columns.seen_by(pipeline).in_conditions
     known = {**columns.in_conditions, **types}
-    texts = [] if steps is None else [step.text for step in steps.steps if step.field in steps.outside]
+    texts = [] if steps is None else [step.text for step in steps.steps if isinstance(step, ExpressionStep) and step.field in steps.outside]
     texts += [condition for condition in pipeline.conditions() if outside_problem(condition, types) is not None]
     return next((text for text in texts if _is_about_time(text, known)), None)
 

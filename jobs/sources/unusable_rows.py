@@ -38,16 +38,17 @@ class Refusal(NamedTuple):
     remedy: str | None = None
 
 
-BAD_ROW, CANNOT_CAST, BAD_COLUMN, BAD_CONDITION = "bad_row", "cannot_cast", "bad_column", "bad_condition"
+BAD_ROW, CANNOT_CAST, BAD_COLUMN, BAD_CONDITION, NO_MATCH = "bad_row", "cannot_cast", "bad_column", "bad_condition", "no_match"
 BAD_TIME, TOO_LATE = "bad_time", "too_late"
 _BEYOND = "the row's windows would begin or end beyond the years 1 to 9999, or on an integer axis beyond ±2^62"
 _TEXTS = "correct the source, say how texts of files and messages are written (source.options.timestampFormat)"
-#: All reasons, in order of precedence; readers of texts find the first two, and BAD_TIME of texts; steps find the next two.
+#: All reasons, in order of precedence; readers of texts find the first two, and BAD_TIME of texts; steps find the next three.
 REASONS: Mapping[str, Refusal] = {
     BAD_ROW: Refusal(),
     CANNOT_CAST: Refusal(),
     BAD_COLUMN: Refusal(),
     BAD_CONDITION: Refusal(),
+    NO_MATCH: Refusal(),
     "null_time": Refusal(
         "the time column is null", "fill {column} in the source, or leave such rows out (source.filter: {column} is not null)"
     ),

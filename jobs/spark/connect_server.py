@@ -23,8 +23,8 @@ from pathlib import Path
 
 import psutil
 
-from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.spark.jars import pyspark_folder
+from windowmill.jobs.spark.launch import tie_to_parent
 from windowmill.jobs.spark.spark_settings import CONNECT_MODE, DELTA_CONF, RELEASE, RUNTIME_CONF, SERVER, TOKEN, launch_conf
 from windowmill.windowing.errors import MachineError
 from windowmill.windowing.settings import MASTER

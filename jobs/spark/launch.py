@@ -13,6 +13,7 @@ take the end of a connection for an error and print a traceback (:func:`silence_
 from __future__ import annotations
 
 import atexit
+import ctypes
 import fcntl
 import os
 import secrets
@@ -30,12 +31,12 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from windowmill.jobs.child import tie_to_parent
 from windowmill.jobs.spark.daemon import WAITING
 from windowmill.jobs.spark.jars import pyspark_folder
 from windowmill.jobs.spark.spark_settings import SERVER, WORKER_MEMORY, session_conf
 from windowmill.windowing.errors import MachineError
 
+_PR_SET_PDEATHSIG = 1
 #: How long the end of a command waits for the JVM to answer that it has let go of an object.
 MAX_SECONDS = 1.0
 #: Variables of Spark that :func:`command` respects, or that concern no JVM of ours.
@@ -63,6 +64,23 @@ _MODULES = [
 ]
 #: Interval at which :func:`attach` looks for the port of the JVM.
 LOOK_SECONDS = 0.01
+
+
+def tie_to_parent(parent: int) -> Callable[[], None] | None:
+    """A function for the child to run first: has the kernel kill it when ``parent`` dies, even by SIGKILL (Linux only).
+
+    Otherwise, after a worker restarts, its Spark application would run at the same time as the retry of its task.
+    """
+    if sys.platform != "linux":
+        return None
+    libc = ctypes.CDLL(None)  # loaded before the fork: the child should only call it
+
+    def tie() -> None:
+        libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # the parent died between fork and prctl
+            os._exit(1)
+
+    return tie
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.row_steps import kind_of
 from windowmill.jobs.spark.access import frame_of
 from windowmill.jobs.spark.spark_settings import spark_path
 from windowmill.jobs.verify.source_rows import CLOSED, Arrival, Reaches, RereadRows, condition_names, with_conditions
@@ -182,13 +183,8 @@ def _steps_sql(pipeline: Pipeline, table: str, columns: Columns) -> str:
     """A query of the rows of ``table``, which has ``columns``, once they have gone through the steps."""
     known = {name.lower() for name in columns.struct.names}
     for step in pipeline.row_steps:
-        if step.column is None:
-            table = f"(SELECT * FROM {table} WHERE {step.text})"
-            continue
-        name = backquoted(step.column)
-        kept = f"* EXCEPT ({name})" if step.column.lower() in known else "*"
-        table = f"(SELECT {kept}, {step.text} AS {name} FROM {table})"
-        known.add(step.column.lower())
+        table = kind_of(step).sql(step, table, known)
+        known |= {name.lower() for name in step.makes}
     return table
 
 

@@ -33,7 +33,7 @@ SPARK_MODULES = {
     "batch/spark_committer.py",
     "dataframe.py",
     *(f"schedulers/{name}.py" for name in ("exchange", "file_rows", "tasks")),
-    *(f"sources/{name}.py" for name in ("columns", "spark_files")),
+    *(f"sources/{name}.py" for name in ("columns", "lookups", "spark_files")),
 }
 HANDING_ON = {
     *(f"batch/{name}.py" for name in ("compute", "counted_rows", "steps", "task", "validating")),

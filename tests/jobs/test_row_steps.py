@@ -243,8 +243,8 @@ def test_steps_that_do_not_fit_the_source_are_refused(tmp_path, steps, problem):
 @pytest.mark.parametrize(
     ("steps", "problem"),
     [
-        ([{}], "neither; expected either columns or filter"),
-        ([{"filter": "a", "columns": {"x": "a"}}], "both; expected either columns or filter"),
+        ([{}], "got none; expected one of columns, lookup and filter"),
+        ([{"filter": "a", "columns": {"x": "a"}}], "got columns and filter; expected one of"),
         ([{"columns": {"x": "a", "X": "b"}}], "'x' is given twice"),
         ([{"columns": {}}], "steps.0.columns"),
         ([{"lookup": {}}], "lookup"),

@@ -1,0 +1,336 @@
+"""Lookups give what DuckDB's joins give, whoever evaluates them; a pipeline with them gives what one over joined rows gives."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from benchmarks.pipelines import quiet
+from tests.jobs.test_row_steps import published, quarantined
+from tests.readers import compute_by_many_tasks
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs.batch import loop
+from windowmill.jobs.commands.try_command import attempt
+from windowmill.jobs.sources import lookups
+from windowmill.jobs.sources.row_steps import RowSteps
+from windowmill.jobs.verify.check import verify
+from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.columnar.added_columns import UNREAD
+from windowmill.windowing.errors import SourceError, SourceSchemaError, SpecError
+from windowmill.windowing.specfile import parse_pipeline
+
+EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+def day(number: float) -> datetime:
+    return EPOCH + timedelta(days=number)
+
+
+def a_spec(folder: Path, lookup: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return {
+        "pipeline": "looked_up",
+        "source": {"path": str(folder / "source"), "changes": "restate"},
+        "sink": {"path": str(folder / "sink")},
+        "steps": [{"lookup": {"path": str(folder / "places"), **lookup}}],
+        "keys": ["region"],
+        "time": {"column": "at", "disorder": "12 hours", "lateness": "2 days"},
+        "windows": [{"name": "days", "type": "hopping", "size": "2 days", "hop": "1 day"}],
+        "aggregates": {"n": {"count": "*"}, "sum": {"sum": "v"}, "seats": {"max": "seats"}},
+        "quarantine": {"warn": "never", "hold": "never"},
+    } | changes
+
+
+PLACES = pa.schema([("code", pa.string()), ("kind", pa.int16()), ("region", pa.string()), ("seats", pa.int32()), ("since", pa.date32())])
+ROWS = pa.schema(
+    [("at", pa.timestamp("us", "UTC")), ("place", pa.struct([("code", pa.string())])), ("kind", pa.int64()), ("v", pa.int64())]
+)
+
+
+def some_places(seed: int, *, dated: bool) -> pa.Table:
+    """Places, each once, or with several times from which they are valid; some have null in a column."""
+    rng, rows = random.Random(seed), []
+    for number in range(12):
+        for since in sorted(rng.sample(range(30), rng.randint(1, 4))) if dated else [0]:
+            own = {
+                "code": None if number == 3 else f"p{number}",
+                "kind": None if number == 5 else number % 3,
+                "since": date(2024, 1, 1 + since),
+            }
+            rows.append(own | {"region": rng.choice(["north", "south", None]), "seats": rng.choice([None, number, since])})
+    if dated:
+        rows[4]["since"] = None
+    rng.shuffle(rows)
+    return pa.Table.from_pylist(rows, PLACES)
+
+
+def some_rows(seed: int, count: int, first_day: float = 0.0, *, bad_times: bool = True) -> pa.Table:
+    rng, rows = random.Random(seed), []
+    for number in range(count):
+        at = None if bad_times and rng.random() < 0.03 else day(first_day + number / 20 - rng.choice([0, 0, 0, 1, 4]))
+        place = None if rng.random() < 0.05 else {"code": rng.choice([None, *(f"p{n}" for n in range(14))])}
+        rows.append({"at": at, "place": place, "kind": rng.choice([None, 0, 1, 2]), "v": number})
+    return pa.Table.from_pylist(rows, ROWS)
+
+
+def joined(rows: pa.Table, places: pa.Table, *, dated: bool) -> pa.Table:
+    """The rows with the columns of ``places``, by DuckDB."""
+    con = duckdb.connect()
+    con.execute("SET TimeZone = 'UTC'")
+    con.register("r", rows.append_column("n", pa.array(range(len(rows)))))
+    con.register("p", places)
+    how = "ASOF LEFT JOIN" if dated else "LEFT JOIN"
+    valid = " AND r.at >= p.since" if dated else ""
+    query = f"SELECT r.*, p.region, p.seats FROM r {how} p ON r.place.code = p.code AND r.kind = p.kind{valid} ORDER BY n"
+    return con.sql(query).to_arrow_table().drop_columns(["n"])
+
+
+LOOKUP = {"on": {"place.code": "code", "kind": "kind"}, "columns": ["region", "seats"]}
+
+
+@pytest.mark.parametrize("dated", [False, True])
+@pytest.mark.parametrize("seed", range(20))
+def test_values_are_those_of_duckdbs_joins(tmp_path, seed, dated):
+    rows, places = some_rows(seed, 300), some_places(seed, dated=dated)
+    if seed % 4 == 0:
+        (tmp_path / "places").mkdir()
+        pq.write_table(places.slice(0, 7), tmp_path / "places" / "a.parquet")
+        pq.write_table(places.slice(7), tmp_path / "places" / "b.parquet")
+    else:
+        write_deltalake(tmp_path / "places", places.slice(0, 5))
+        write_deltalake(tmp_path / "places", places.slice(5), mode="append")
+    lookup = LOOKUP | ({"valid_from": "since"} if dated else {}) | ({"format": "parquet"} if seed % 4 == 0 else {})
+    steps = RowSteps.of(parse_pipeline(a_spec(tmp_path, lookup)), {field.name: field.type for field in rows.schema})
+    assert steps.outside == {}
+    found = steps.over(rows)
+    assert found.drop_columns([UNREAD]).to_pylist() == joined(rows, places, dated=dated).to_pylist()
+
+
+class Twins:
+    """A pipeline with a lookup, and one without over rows that have been joined beforehand."""
+
+    def __init__(self, folder: Path, *, dated: bool, **changes: Any) -> None:
+        self.raw, self.plain, self.dated, self.changes = folder / "raw", folder / "plain", dated, changes
+        self.places = some_places(7, dated=dated)
+        write_deltalake(self.raw / "places", self.places)
+
+    def pipelines(self) -> list[Any]:
+        lookup = LOOKUP | ({"valid_from": "since"} if self.dated else {})
+        plain = a_spec(self.plain, lookup, **self.changes)
+        del plain["steps"]
+        return [parse_pipeline(a_spec(self.raw, lookup, **self.changes)), parse_pipeline(plain)]
+
+    def land(self, rows: pa.Table) -> None:
+        write_deltalake(self.raw / "source", rows, mode="append")
+        write_deltalake(self.plain / "source", joined(rows, self.places, dated=self.dated).cast(self._schema(rows)), mode="append")
+
+    def _schema(self, rows: pa.Table) -> pa.Schema:
+        return pa.schema([*rows.schema, ("region", pa.string()), ("seats", pa.int32())])
+
+    def each(self, act: Any) -> list[Any]:
+        found = [act(pipeline) for pipeline in self.pipelines()]
+        assert published(self.raw) == published(self.plain)
+        return found
+
+    def change(self, act: Any) -> None:
+        for folder in (self.raw, self.plain):
+            act(DeltaTable(folder / "source"))
+        self.each(lambda pipeline: loop.run(pipeline, quiet()))
+
+
+SPARK = [pytest.param(name, marks=pytest.mark.spark) for name in ("one task", "many tasks", "joined by Spark")]
+
+
+@pytest.fixture(params=["local", *SPARK])
+def computed_by(request, monkeypatch):
+    """Who computes; by the last of them the table is too large for an index."""
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local" if request.param == "local" else "spark")
+    if request.param != "local":
+        request.getfixturevalue("spark")
+    if request.param == "many tasks":
+        compute_by_many_tasks(monkeypatch)
+    lookups._examined.cache_clear()
+    if request.param == "joined by Spark":
+        monkeypatch.setattr(lookups, "MAX_ROWS", 3)
+    yield request.param
+    lookups._examined.cache_clear()
+
+
+@pytest.mark.parametrize(("dated", "emit"), [(False, "final"), (True, "revise")])
+def test_all_commands_compute_what_joined_rows_give(tmp_path, computed_by, dated, emit):
+    twins = Twins(tmp_path, dated=dated, emit=emit)
+    for number in range(3):
+        twins.land(some_rows(number, 120, 6.0 * number))
+        twins.each(lambda pipeline: loop.run(pipeline, quiet()))
+    twins.each(lambda pipeline: loop.backfill(pipeline, quiet(), begin=to_us(day(2)), end=to_us(day(9))))
+    twins.each(lambda pipeline: loop.restate(pipeline, quiet(), late=True))
+    twins.change(lambda table: table.update(predicate="v = 50", updates={"v": "v + 100"}))
+    twins.change(lambda table: table.delete("v > 60 and v < 80 and kind = 1"))
+    twins.changes |= {
+        "windows": [{"name": "days", "type": "tumbling", "size": "3 days"}, {"name": "visit", "type": "session", "gap": "2 hours"}]
+    }
+    twins.each(lambda pipeline: loop.apply(pipeline, quiet(), history=AXIS_BEGIN))
+    if computed_by == "local":
+        return
+    for found in [verify(pipeline, quiet(), number=40, seed=3) for pipeline in twins.pipelines()]:
+        assert found.comparison.differing == []
+        assert found.comparison.rows
+
+
+def to_us(at: datetime) -> int:
+    return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("dated", [False, True])
+def test_rows_without_a_match_are_quarantined_on_request(tmp_path, computed_by, dated):
+    lookup = LOOKUP | {"missing": "quarantine"} | ({"valid_from": "since"} if dated else {})
+    rows, places = some_rows(3, 200), some_places(3, dated=dated)
+    write_deltalake(tmp_path / "places", places)
+    write_deltalake(tmp_path / "source", rows)
+    loop.run(parse_pipeline(a_spec(tmp_path, lookup, keys=[], aggregates={"n": {"count": "*"}})), quiet())
+    found = {json.loads(row["row"])["v"]: row["detail"] for row in quarantined(tmp_path) if row["reason"] == "no_match"}
+    con = duckdb.connect()
+    con.execute("SET TimeZone = 'UTC'")
+    con.register("r", rows)
+    con.register("p", places)
+    valid = " AND r.at >= p.since" if dated else ""
+    unmatched = f"SELECT v, place.code, kind FROM r WHERE NOT EXISTS (FROM p WHERE r.place.code = p.code AND r.kind = p.kind{valid})"
+    expected = con.execute(f"{unmatched}{' AND r.at IS NOT NULL' if dated else ''}").fetchall()
+    after = " is valid at its time" if dated else ""
+    texts = {v: {"code": code, "kind": kind} for v, code, kind in expected}
+    assert found == {v: f"places: no row with {json.dumps(own, separators=(',', ':'))}{after}" for v, own in texts.items()}
+    assert found
+
+
+@pytest.mark.parametrize("dated", [False, True])
+def test_two_rows_that_match_are_refused(tmp_path, computed_by, dated):
+    places = pa.Table.from_pylist([{"code": "p1", "kind": 1, "region": "n", "seats": 1, "since": date(2024, 1, 1)}] * 2, PLACES)
+    write_deltalake(tmp_path / "places", places)
+    write_deltalake(tmp_path / "source", pa.Table.from_pylist([{"at": day(1), "place": {"code": "p1"}, "kind": 1, "v": 1}], ROWS))
+    pipeline = parse_pipeline(a_spec(tmp_path, LOOKUP | ({"valid_from": "since"} if dated else {})))
+    with pytest.raises(Exception, match=r"lookup places: two rows of .* have the same 'code' and 'kind'"):  # of a task: Spark's own
+        loop.run(pipeline, quiet())
+    assert Ledger(str(tmp_path / "sink.windowmill" / "ledger")).count == 0
+
+
+def test_a_plan_pins_the_version_of_the_table(tmp_path, monkeypatch):
+    """What is written to the table between plan and computation counts from the next batch on."""
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    one = {"code": "p1", "kind": 1, "region": "before", "seats": 1, "since": None}
+    write_deltalake(tmp_path / "places", pa.Table.from_pylist([one], PLACES))
+    rows = [{"at": day(n), "place": {"code": "p1"}, "kind": 1, "v": n} for n in (0, 9)]
+    write_deltalake(tmp_path / "source", pa.Table.from_pylist(rows, ROWS))
+    pins = lookups.pinned
+
+    def changed_meanwhile(*args: Any) -> Any:
+        write_deltalake(tmp_path / "places", pa.Table.from_pylist([one | {"region": "after"}], PLACES), mode="overwrite")
+        return pins(*args)
+
+    monkeypatch.setattr(lookups, "pinned", changed_meanwhile)
+    pipeline = parse_pipeline(a_spec(tmp_path, LOOKUP))
+    loop.run(pipeline, quiet())
+    monkeypatch.setattr(lookups, "pinned", pins)
+    write_deltalake(tmp_path / "source", pa.Table.from_pylist([{**rows[1], "at": day(20)}], ROWS), mode="append")
+    loop.run(pipeline, quiet())
+    found = DeltaTable(tmp_path / "sink").to_pyarrow_table().to_pylist()
+    assert {(row["region"], row["n"]) for row in found} == {("before", 1)}
+    recorded = [batch.plan.lookups["places"]["version"] for batch in Ledger(str(tmp_path / "sink.windowmill" / "ledger")).batches()]
+    assert recorded == [0, 1]
+
+
+@pytest.mark.parametrize("engine", ["kernel", "reference"])
+def test_try_looks_up_as_runs_do(tmp_path, engine):
+    places = some_places(2, dated=True)
+    write_deltalake(tmp_path / "places", places)
+    rows = some_rows(2, 100, bad_times=False)
+    pipeline = parse_pipeline(a_spec(tmp_path, LOOKUP | {"valid_from": "since"}))
+    lines = "\n".join(json.dumps(row | {"at": row["at"].isoformat()}) for row in rows.to_pylist())
+    found = attempt(pipeline, lines.encode(), engine=engine, commit_rows=1_000)
+    counted = sum(1 for row in joined(rows, places, dated=True).to_pylist() if row["at"] is not None)
+    assert sum(row["n"] for row in found.rows) == 2 * counted
+
+
+@pytest.mark.parametrize(
+    ("lookup", "problem"),
+    [
+        ({"on": {"place.code": "nothing"}}, "'nothing'"),
+        ({"on": {"nothing": "code"}}, "'nothing'"),
+        ({"columns": ["nothing"]}, "'nothing'"),
+        ({"on": {"v": "code"}}, "'v' is bigint, and 'code' of .*places is string"),
+        ({"on": {"at": "since"}}, "'at' is timestamp, and 'since' of .*places is date"),
+        ({"valid_from": "region", "on": {"kind": "kind"}}, None),
+        ({"valid_from": "seats"}, "'seats' of .*places is int, and 'at', the event's time, is timestamp"),
+        ({"path": "/nowhere/places"}, "lookup places: table /nowhere/places: there is no Delta table"),
+    ],
+    ids=str,
+)
+def test_lookups_that_do_not_fit_the_tables_are_refused(tmp_path, lookup, problem):
+    write_deltalake(tmp_path / "places", some_places(1, dated=True))
+    write_deltalake(tmp_path / "source", some_rows(1, 10))
+    pipeline = parse_pipeline(a_spec(tmp_path, LOOKUP | lookup))
+    if problem is None:
+        loop.run(pipeline, quiet())
+        return
+    with pytest.raises((SourceError, SourceSchemaError, SpecError), match=problem):
+        loop.run(pipeline, quiet())
+
+
+@pytest.mark.parametrize(
+    ("steps", "problem"),
+    [
+        ([{"lookup": {"path": "/p", "on": {"a": "b"}, "columns": ["r", "r"]}}], "'r' is given twice"),
+        ([{"lookup": {"path": "/p", "on": {}, "columns": ["r"]}}], "steps.0.lookup.on"),
+        ([{"lookup": {"path": "/p", "table": "x.y", "on": {"a": "b"}, "columns": ["r"]}}], "both; expected either path or table"),
+        ([{"lookup": {"path": "/p", "on": {"a": "b"}, "columns": ["r"]}}] * 2, "two lookups are named 'p'"),
+        ([{"lookup": {"path": "/p", "on": {"a": "b"}, "columns": ["r"]}, "filter": "a"}], "got lookup and filter"),
+        ([{"lookup": {"path": "/p", "on": {"a": "b"}, "columns": ["r"], "missing": "drop"}}], "steps.0.lookup.missing"),
+    ],
+    ids=str,
+)
+def test_what_is_no_lookup_is_refused(tmp_path, steps, problem):
+    with pytest.raises(SpecError, match=problem):
+        parse_pipeline(a_spec(tmp_path, {}, steps=steps))
+
+
+@pytest.mark.parametrize(
+    ("kind", "values"),
+    [
+        (pa.decimal128(9, 2), [Decimal("1.50"), Decimal("2.50")]),
+        (pa.bool_(), [True, False]),
+        (pa.date32(), [date(2024, 1, 1), date(1, 1, 1)]),
+        (pa.timestamp("us", "UTC"), [day(1), day(2)]),
+        (pa.int8(), [1, -1]),
+        (pa.binary(), [b"\xff", b""]),
+    ],
+    ids=str,
+)
+def test_keys_of_each_type(tmp_path, kind, values):
+    places = pa.table({"code": pa.array([*values, None], kind), "region": ["one", "two", "none"]})
+    write_deltalake(tmp_path / "places", places)
+    own = pa.array([values[1], None, values[0]], kind if kind != pa.int8() else pa.int64())
+    rows = pa.table({"at": pa.array([day(1)] * 3, pa.timestamp("us", "UTC")), "key": own})
+    pipeline = parse_pipeline(
+        a_spec(tmp_path, {"on": {"key": "code"}, "columns": {"area": "region"}}, keys=[], aggregates={"n": {"count": "*"}})
+    )
+    steps = RowSteps.of(pipeline, {field.name: field.type for field in rows.schema})
+    assert steps.over(rows).column("area").to_pylist() == ["two", None, "one"]
+
+
+def test_a_table_of_a_million_rows_is_looked_up_in_an_index(tmp_path):
+    n = 1_000_000
+    write_deltalake(tmp_path / "places", pa.table({"code": np.arange(n), "region": np.arange(n) * 2}))
+    rows = pa.table({"at": pa.array([day(1)] * 1_000, pa.timestamp("us", "UTC")), "key": np.arange(1_000) * 1_500})
+    pipeline = parse_pipeline(a_spec(tmp_path, {"on": {"key": "code"}, "columns": ["region"]}))
+    steps = RowSteps.of(pipeline, {field.name: field.type for field in rows.schema})
+    found = steps.over(rows).column("region").to_pylist()
+    assert found == [key * 2 if key < n else None for key in rows.column("key").to_pylist()]
