@@ -256,10 +256,19 @@ class RestatePlan(_ReplacingPlan):
     late: bool = False
     #: Files of a folder that were delivered again, or taken away, and are read as they are now.
     files: list[str] = field(default_factory=list)
+    #: Name of the lookup whose changed table decides what is recomputed; null for none.
+    lookup: str | None = None
+    #: Of looked-up tables, by name of the lookup: first and last version that published windows may not reflect.
+    lookups_changed: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def found_closed(self) -> FoundClosed:
         return []
+
+    def brings_up_to_date(self, lookup: str) -> bool:
+        """Whether all windows reflect the version of a looked-up table that the plan reads."""
+        whole = self.range_from is None and self.range_to is None
+        return whole and (self.lookup == lookup or (self.changed is None and not self.late and not self.files and self.lookup is None))
 
     @property
     def passes_over(self) -> bool:
@@ -268,12 +277,20 @@ class RestatePlan(_ReplacingPlan):
     def describe(self, *, instants: bool) -> str:
         about = f"the files {', '.join(self.files)}" if self.files else "rows quarantined as too late" if self.late else "all keys"
         if self.changed is not None:
-            first, last = self.changed
-            about = f"rows changed by source version{f's {first} to {last}' if first < last else f' {first}'}"
+            about = f"rows changed by source version{_in_words(self.changed)}"
+        if self.lookup is not None:
+            first, last = self.lookups_changed[self.lookup]
+            about = f"rows that look up what changed in {self.lookup}, by its version{_in_words((first, last))}"
         ends = (("after", self.range_from), ("through", self.range_to))
         bounds = [f"{word} {format_instant(at, instants=instants)}" for word, at in ends if at is not None]
         within = f", of windows that end {' '.join(bounds)}" if bounds else ""
         return f"restatement for {about}{within}, from the source at version {self.to_version}"
+
+
+def _in_words(versions: tuple[int, int]) -> str:
+    """The end of a phrase that names these versions, the first and the last."""
+    first, last = versions
+    return f"s {first} to {last}" if first < last else f" {first}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

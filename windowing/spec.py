@@ -538,6 +538,10 @@ class Pipeline(SpecMapping):
         pinned._tables = dict(tables)  # noqa: SLF001 - its own class
         return pinned
 
+    def table_of(self, lookup: str) -> Any:
+        """The table of a lookup, by its name, as :meth:`with_tables` was given it; null for none."""
+        return self._tables.get(lookup)
+
     @property
     def lookups(self) -> tuple[Lookup, ...]:
         """The lookups among its steps."""

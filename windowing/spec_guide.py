@@ -91,7 +91,10 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "format": ("`delta`, or `parquet` for a folder of files.", "parquet"),
         "on": ("Columns of the rows, or fields of structs -> columns of the table; rows match if all are equal.", {"origin": "code"}),
         "columns": ("Columns to take; or new names -> columns of the table.", {"region": "region_name"}),
-        "valid_from": ("Column of the table with the time from which a row of it is valid; the row valid at the event's time counts.", "since"),
+        "valid_from": (
+            "Column of the table with the time from which a row is valid; the row valid at the event's time counts.",
+            "since",
+        ),
         "missing": ("What becomes of a row without a match: null columns (`keep`), or the quarantine, as `no_match`.", "quarantine"),
     },
     "Table": {"path": _PATH, "storage_options": _STORAGE, "table": _TABLE},

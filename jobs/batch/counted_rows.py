@@ -41,7 +41,7 @@ def were_missed(ledger: Ledger) -> bool:
 def _is_whole(plan: Plan) -> bool:
     """Whether this plan recomputed all windows that late rows may have missed."""
     match plan:
-        case RestatePlan(late=True) | RestatePlan(changed=None, range_from=None, range_to=None, files=[]):
+        case RestatePlan(late=True) | RestatePlan(changed=None, range_from=None, range_to=None, files=[], lookup=None):
             return True
     return False
 
@@ -49,7 +49,7 @@ def _is_whole(plan: Plan) -> bool:
 def _is_of_all_rows(plan: Plan) -> bool:
     """Whether the state after this plan reflects all rows that the source then had."""
     match plan:
-        case RestatePlan(changed=None, range_to=None, late=False, files=[]):
+        case RestatePlan(changed=None, range_to=None, late=False, files=[], lookup=None):
             return True
         case BackfillPlan(read_from=int(), snapshot=int()):
             return True

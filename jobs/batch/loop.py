@@ -259,28 +259,30 @@ def restate(
     ends: tuple[int | None, int | None] = (None, None),
     late: bool = False,
     files: Sequence[str] = (),
+    lookup: str | None = None,
     accepted: planning.Acceptance = planning.NOTHING_ACCEPTED,
 ) -> list[CommittedBatch]:
     """Recompute windows and state from the source as it is now; returns the batches, none if there was nothing to restate.
 
-    Without ``changed``, ``ends``, ``late`` and ``files``, batches run through the last unread version that changed rows.
+    Without ``changed``, ``ends``, ``late``, ``files`` and ``lookup``, batches run through the last unread version that changed rows.
 
     - ``changed``: first and last version, read already, whose changed rows are restated.
     - ``ends``: only windows that end in this range (begin, end] are published again; null for no bound.
     - ``late``: whether rows that were quarantined as too late count from now on.
     - ``files``: files of a folder that were delivered again, or removed; their current rows replace those that were read.
+    - ``lookup``: name of a lookup whose table has changed; rows that look up what changed count with its present rows.
     """
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         runnable, ledger, done = turn.runnable, turn.ledger, turn.done
-        if changed is None and ends == (None, None) and not late and not files:
+        if changed is None and ends == (None, None) and not late and not files and lookup is None:
             through = planning.last_change(runnable, ledger)
             while through is not None and ledger.last_commit is not None and ledger.last_commit.to_version < through:
                 done.append(_advanced(turn, accepted))
             return done
         plan = planning.next_restatement(
-            runnable, ledger, changed=changed, ends=ends, late=late, files=files, accepted=accepted, on_reading=turn.reads
+            runnable, ledger, changed=changed, ends=ends, late=late, files=files, lookup=lookup, accepted=accepted, on_reading=turn.reads
         )
-        restated = turn.execute(plan)
+        restated = None if plan is None else turn.execute(plan)
         return done if restated is None else [*done, restated]
 
 

@@ -335,10 +335,11 @@ def _check_undone(pipeline: Pipeline, entry: Savepoint, undone: list[Batch]) -> 
                     f"batch {batch.number} has purged keys since, whose rows a restoration would bring back; drop it, and restore a "
                     "later one"
                 )
-            case RestatePlan(late=True):
+            case RestatePlan(late=late, lookup=lookup) if late or lookup is not None:
+                what, how = ("as too late", "--late") if late else ("without a match", "--lookup")
                 why = (
-                    f"batch {batch.number} has restated rows that were quarantined as too late (--late), which the savepoint does not "
-                    "hold; restore a later one, or rebuild in a new sink"
+                    f"batch {batch.number} has restated rows that were quarantined {what} ({how}), which the savepoint does not hold; "
+                    "restore a later one, or rebuild in a new sink"
                 )
             case BackfillPlan() if not plain:
                 why = (

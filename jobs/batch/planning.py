@@ -11,7 +11,7 @@ from importlib.metadata import version as distribution_version
 from itertools import chain
 from typing import Any
 
-from windowmill.checkpoints.batches import BackfillPlan, Batch, Plan, RestatePlan, RunPlan, state_plans
+from windowmill.checkpoints.batches import BackfillPlan, Batch, Plan, RestatePlan, RunPlan, effective_batches, state_plans
 from windowmill.checkpoints.committer import error_of
 from windowmill.checkpoints.delta_tables import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
@@ -189,16 +189,18 @@ def next_restatement(
     ends: tuple[int | None, int | None] = (None, None),
     late: bool = False,
     files: Sequence[str] = (),
+    lookup: str | None = None,
     through: int | None = None,
     accepted: Acceptance = NOTHING_ACCEPTED,
     on_reading: OnReading = ignore,
-) -> RestatePlan:
+) -> RestatePlan | None:
     """The plan of a restatement of a running pipeline.
 
     - ``changed``: first and last version whose changed rows are restated; null for everything.
     - ``ends``: bounds of the ends of the windows to publish again; see :class:`.RestatePlan`.
     - ``late``: whether rows that were quarantined as too late count from now on.
     - ``files``: files of a folder whose rows count as they are now.
+    - ``lookup``: name of a lookup whose table has changed; the plan is null if no version of it has.
     - ``through``: the version through which the pipeline has read afterwards; null if that does not change.
     - ``on_reading``: as for :func:`next_run`.
     """
@@ -225,11 +227,18 @@ def next_restatement(
             f"pipeline {runnable.name}: it began at version {first.from_version + 1} (startingVersion), but the table as it is now does "
             "not distinguish rows before it; backfill it in a new sink instead"
         )
-    versions = restated_versions(source, after, through, goes_on=changed is None and not late)
+    versions = restated_versions(source, after, through, goes_on=changed is None and not late and lookup is None)
     if source.names_files:
         on_reading(source, check_readable(runnable, source, versions, again=False))
+    fields, changes = pinned(runnable.pipeline, ledger, source, versions), dict[str, list[int]]()
+    if lookup is not None or (changed is not None and "lookups" in fields):
+        from windowmill.jobs.sources.lookups import versions_since
+
+        changes = versions_since(runnable.pipeline, lookup, effective_batches(ledger.batches()), fields.get("lookups", {}))
+        if lookup is not None and lookup not in changes:
+            return None
     plan = RestatePlan(
-        **pinned(runnable.pipeline, ledger, source, versions),
+        **fields,
         seen=last.outcome.seen,
         files=list(files),
         changed=changed,
@@ -237,6 +246,8 @@ def next_restatement(
         range_to=ends[1],
         shown_after=None if first.range is None else first.range[0],
         late=late,
+        lookup=lookup,
+        lookups_changed=changes,
     )
     check_plan(runnable, ledger, source, plan)
     return plan

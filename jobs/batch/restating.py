@@ -35,14 +35,14 @@ from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.progress import Progress, Restated
 from windowmill.jobs.batch.window_history import Stretch, left_out
 from windowmill.jobs.conditions.expressions import Expressions
-from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
+from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource, first_time, spans, stored_as
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
-from windowmill.jobs.sources.table_rows import Side, TableRows, WrittenRows, changed_rows, ends_in_sql, live_rows, queried
-from windowmill.jobs.sources.unusable_rows import TOO_LATE, EventTimes, with_texts
+from windowmill.jobs.sources.table_rows import Side, TableRows, WrittenRows, appended_rows, changed_rows, ends_in_sql, queried
+from windowmill.jobs.sources.unusable_rows import NO_MATCH, TOO_LATE, EventTimes, with_texts
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import REASON, RETRACTED, ROW, TIME, UNREAD
@@ -90,13 +90,6 @@ def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, 
     except NotPlainError:  # only Spark can read these files: their rows are judged like any others
         return change[1]
     return last
-
-
-def appended_rows(rows: TableRows, version: LoggedVersion, columns: Sequence[str]) -> pa.Table:
-    live = live_rows(rows.table, version.version) if rows.source.deletion_vectors else {}
-    empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
-    found: Iterator[pa.Table] = (part.select(list(columns)) for _, part in rows.of_files(version.added, live, columns))
-    return pa.concat_tables([empty, *found])
 
 
 def _refuse(why: str) -> Never:
@@ -271,15 +264,26 @@ def _by_values(at: int | None, row: str, used: Sequence[str]) -> str:
 
 
 def staying_and_counting(
-    runnable: Runnable, rows: TableRows, version: int, *, late: bool, delivered_again: Collection[str] = ()
+    runnable: Runnable,
+    rows: TableRows,
+    version: int,
+    *,
+    reasons: Collection[str],
+    delivered_again: Collection[str] = (),
+    among: Set[Known] | None = None,
 ) -> tuple[QuarantinedRows, QuarantinedRows]:
-    """Quarantined rows that stay, and those too late, which count from now on if ``late``; neither from files ``delivered_again``."""
+    """Quarantined rows that stay, and those that may count from now on; neither from files ``delivered_again``.
+
+    The latter are there for one of the ``reasons``, and are ``among`` those, null for all.
+    """
     every, files = _read_quarantine(runnable.places.quarantine, _QUARANTINED), {file.path for file in rows.source.snapshot(version)}
     if delivered_again:
         again = pc.is_in(every.column("source_file"), pa.array(list(delivered_again), pa.string()))
         every = every.filter(pc.invert(again))
-    counts = pc.and_(pc.equal(every.column("reason"), TOO_LATE), late)
-    kinds = (every.filter(pc.invert(counts)), every.filter(counts))
+    counts = pc.is_in(every.column("reason"), pa.array(list(reasons), pa.string())).to_numpy()
+    if among is not None:
+        counts &= np.array([key in among for key in _known(every, rows.used, files)], np.bool_)
+    kinds = (every.filter(pa.array(~counts)), every.filter(pa.array(counts)))
     stays, taken = (QuarantinedRows(runnable.pipeline, rows.used, files, kind) for kind in kinds)
     return stays, taken
 
@@ -307,23 +311,59 @@ def touched_rows(
 ) -> tuple[pa.Table | None, Set[Known]]:
     """Keys and event times of the rows that ``plan`` restates, null for all; and which rows it takes out of quarantine."""
     pipeline = runnable.pipeline
-    if plan.changed is None and not plan.late:
+    if plan.changed is None and not plan.late and plan.lookup is None:
         return None, set()
     axis = EventTimes(pipeline, None)
     columns = list(dict.fromkeys([*pipeline.keys, *axis.axis]))
     parts = [] if plan.changed is None else [_chosen_by_filter(pipeline, rows, plan, plan.changed, columns)]
     taken: Set[Known] = set()
-    if plan.late:
-        _, counting = staying_and_counting(runnable, rows, read_as_of(plan), late=True, delivered_again=delivered_again)
+    if counting_reasons(plan):
+        _, counting = staying_and_counting(
+            runnable, rows, read_as_of(plan), reasons=counting_reasons(plan), delivered_again=delivered_again
+        )
         before = Counter(counting.left)
         every = rows.at(read_as_of(plan), rows.used) if before else iter(())
-        parts += [counting.split(file, part)[1].select(columns) for file, part in every]
+        parts += [counting.split(file, _usable(part))[1].select(columns) for file, part in every]
         taken = (before - counting.left).keys()
     empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
+    try:
+        parts += _looking_up_changes(pipeline, rows, plan, columns)
+    except SourceRangeGoneError:  # what has changed in the table is no longer known
+        return None, taken
     found = axis.of(pa.concat_tables([empty, *parts]))
     # A row without an event time is in no window.
     found = found.filter(pc.is_null(found.column(REASON))).select([*pipeline.keys, TIME])
     return found.group_by(found.column_names, use_threads=False).aggregate([]), taken
+
+
+def counting_reasons(plan: RestatePlan) -> tuple[str, ...]:
+    """Reasons for which rows are in quarantine that may count by ``plan``."""
+    return (*([TOO_LATE] if plan.late else []), *([NO_MATCH] if plan.lookup is not None else []))
+
+
+def _usable(rows: pa.Table) -> pa.Table:
+    """Those of ``rows`` that could be read, and that no step refuses."""
+    return rows.filter(pc.is_null(rows.column(UNREAD))) if UNREAD in rows.column_names else rows
+
+
+def _looking_up_changes(pipeline: Pipeline, rows: TableRows, plan: RestatePlan, columns: list[str]) -> Iterator[pa.Table]:
+    """The ``columns`` of rows that look up what has changed in other tables, with each of the values that it has had.
+
+    By a restatement for a lookup these are all such rows; by one for changed versions of the source, the changed ones.
+    """
+    for name, versions in plan.lookups_changed.items():
+        from windowmill.jobs.sources.lookups import with_each_value  # loads what a spec without lookups does without
+
+        each, since = with_each_value(pipeline, name, versions)
+        for other in each:
+            of_other = replace(rows, source=replace(rows.source, reader=other))
+            if plan.changed is not None:
+                yield _chosen_by_filter(other, of_other, plan, plan.changed, columns)
+                continue
+            for _, part in of_other.at(read_as_of(plan), rows.used):
+                found = EventTimes(pipeline, None).of(_usable(part).select(columns))
+                late_enough = pc.greater_equal(found.column(TIME), AXIS_BEGIN if since is None else since)
+                yield found.filter(pc.fill_null(late_enough, False)).select(columns)
 
 
 def latest_inserted(pipeline: Pipeline, rows: TableRows, plan: RestatePlan, changed: tuple[int, int]) -> int | None:
@@ -382,7 +422,7 @@ def remaining_quarantine(place: str, rows: TableRows, version: int, taken: Set[K
         entries = _read_quarantine(place, _QUARANTINED)
     else:
         entries = every.set_column(every.schema.get_field_index("event_time"), "event_time", every.column("event_time").cast(pa.int64()))
-    goes = pc.equal(every.column("reason"), TOO_LATE).to_numpy().copy()
+    goes = pc.is_in(every.column("reason"), pa.array([TOO_LATE, NO_MATCH])).to_numpy().copy()
     late = entries.filter(pa.array(goes))
     counts = [key in taken for key in _known(late, rows.used, files)]
     if not all(counts):
@@ -415,6 +455,11 @@ class Restatement:
                 f"source {source.path}: `windowmill restate` takes up changed versions of a Delta table only, and of a folder of files "
                 "--file, --late, --from and --to; compute it in a new sink instead, with a longer lateness if rows came too late"
             )
+        if plan.lookups:
+            from windowmill.jobs.sources.lookups import pinned  # loads what a spec without lookups does without
+
+            runnable = replace(runnable, pipeline=pinned(runnable.pipeline, plan.lookups))
+            source = replace(source, reader=runnable.pipeline)
         rows = table_rows(runnable.pipeline, replace(source, schema_json=plan.source_schema), progress)
         again = frozenset({*plan.files, *restated_files(ledger)})
         touched, taken = touched_rows(runnable, rows, plan, again)
@@ -422,7 +467,7 @@ class Restatement:
             touched = None  # the keys of rows that missed windows are not stored
         types = Columns.of(plan.source_schema).seen_by(runnable.pipeline).arrow
         uncounted = _uncounted(source, ledger, plan.to_version)
-        current, (first, last) = not taken and uncounted == [], plan.changed or (0, -1)
+        current, (first, last) = not taken and uncounted == [] and plan.lookup is None, plan.changed or (0, -1)
         # Whether earlier batches have ignored changes that the plan does not name.
         ignored = uncounted is None or any(each <= plan.from_version and not first <= each <= last for each in uncounted)
         scope = Scope.of(runnable.pipeline, plan, types, touched, ignored=ignored)
@@ -443,7 +488,10 @@ class Restatement:
         """Write the rows that the batch reads to files of their own; returns a source of these files, and a reading of all of them."""
         plan, rows, scope, time = self.plan, self.rows, self.scope, self._pipeline.time
         place, source = self.runnable.places.restated, rows.source
-        staying, _ = staying_and_counting(self.runnable, rows, read_as_of(plan), late=plan.late, delivered_again=self.delivered_again)
+        reasons, taken = counting_reasons(plan), None if plan.lookup is None else self.taken
+        staying, _ = staying_and_counting(
+            self.runnable, rows, read_as_of(plan), reasons=reasons, delivered_again=self.delivered_again, among=taken
+        )
         unread = {UNREAD: pa.string()} if source.has_unread or source.reader is not None else {}
         names = [*rows.types, *unread]
         # A name with a dot would be a step into a struct.

@@ -408,6 +408,9 @@ def restate(
         list[str] | None,
         typer.Option("--file", metavar="NAME", help="A file of a folder that was delivered again, or taken away. May be given again."),
     ] = None,
+    lookup: Annotated[
+        str | None, typer.Option("--lookup", metavar="NAME", help="Windows of rows that look up what has changed in this lookup's table.")
+    ] = None,
     accept_changes: AcceptChanges = False,
     accept_code: AcceptCode = False,
     as_json: AsJson = False,
@@ -426,6 +429,7 @@ def restate(
         ends=ends,
         late=late,
         files=files or (),
+        lookup=lookup,
         accepted=Acceptance(changes=accept_changes, code=accept_code),
     )
     show(answer_of(pipeline, done), as_json)

@@ -7,7 +7,7 @@ memory: this process, or each task. A larger table, and one that Arrow would rea
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache, reduce
 from operator import and_
 from typing import TYPE_CHECKING, Any, Never
@@ -20,6 +20,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
+from windowmill.checkpoints.batches import Batch, RestatePlan
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs import json_lines
 from windowmill.jobs.conditions.evaluated import OutsideError, name_of
@@ -30,10 +31,11 @@ from windowmill.jobs.sources.delta_log import DeltaSource, read_version
 from windowmill.jobs.sources.folder import FolderSource, open_folder
 from windowmill.jobs.sources.plain_files import Form, NotPlainError, OpenFile
 from windowmill.jobs.sources.row_steps import StepTypes, StepValues
-from windowmill.jobs.sources.table_rows import TableRows, live_rows
+from windowmill.jobs.sources.table_rows import TableRows, appended_rows, changed_rows, live_rows
 from windowmill.jobs.sources.text_values import TextTimes
 from windowmill.jobs.sources.unusable_rows import NO_MATCH, on_axis, unread_text
 from windowmill.windowing.columnar.added_columns import UNREAD
+from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.errors import (
     SourceError,
     SourceRangeGoneError,
@@ -67,6 +69,7 @@ class LookupTable:
     source: DeltaSource | FolderSource
     files: tuple[AddedFile, ...]
     outside: str | None  #: Why only Spark reads it; null if an index of it is held in memory.
+    rows: pa.Table | None = None  #: Its rows, where they are not those of the files.
 
     @classmethod
     def of(cls, source: DeltaSource | FolderSource, version: int, columns: Sequence[str]) -> LookupTable:
@@ -90,7 +93,7 @@ class LookupTable:
     @property
     def _identity(self) -> tuple[Any, ...]:
         files = tuple((file.path, file.size_bytes) for file in self.files)
-        return self.source.path, self.source.table_id, self.source.version, files
+        return self.source.path, self.source.table_id, self.source.version, files, None if self.rows is None else id(self.rows)
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
@@ -105,6 +108,8 @@ class LookupTable:
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """Its ``columns``, all rows; raises ``SourceError`` if it cannot be read."""
+        if self.rows is not None:
+            return self.rows.select(list(columns))
         rows = TableRows(self.source, tuple(columns), _only_here)
         live = live_rows(self.source, self.source.version) if isinstance(self.source, DeltaSource) and self.source.deletion_vectors else {}
         empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
@@ -180,6 +185,74 @@ def pins_of(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
 def pinned(pipeline: Pipeline, pins: Mapping[str, Mapping[str, Any]]) -> Pipeline:
     """``pipeline`` over the versions of looked-up tables that a plan has recorded as ``pins``."""
     return pipeline.with_tables({str(lookup.name): opened(lookup, pins.get(str(lookup.name))) for lookup in pipeline.lookups})
+
+
+def versions_since(
+    pipeline: Pipeline, name: str | None, batches: Sequence[Batch], pins: Mapping[str, Mapping[str, Any]]
+) -> dict[str, list[int]]:
+    """The first and last version of looked-up tables that published windows may not reflect, by name of the lookup, where there are some.
+
+    ``name``: the lookup that is asked for; null for all. ``batches``: those that count; windows reflect at least the first version that one
+    has looked up, or that of the last restatement of all that had changed. ``pins``: the versions that are read now.
+
+    Raises ``SpecError`` for a lookup that the spec does not have, ``UnsupportedError`` if one is asked for whose table has no versions, or
+    is another one now.
+    """
+    found = dict[str, list[int]]()
+    if name is not None and name not in pins:
+        known = ", ".join(pins) or "none"
+        raise SpecError(f"--lookup: pipeline {pipeline.pipeline} has no lookup {name!r}; its lookups: {known}")
+    for each, pin in pins.items() if name is None else ((name, pins[name]),):
+        read = [batch.plan for batch in batches if each in batch.plan.lookups]
+        whole = [place for place, plan in enumerate(read) if isinstance(plan, RestatePlan) and plan.brings_up_to_date(each)]
+        before = [plan.lookups[each] for plan in read[max(whole, default=0) :]]
+        if "version" not in pin or any(other.get("id") != pin["id"] for other in before):
+            why = "is a folder of files" if "version" not in pin else "is in another table now than when batches looked it up"
+            if name is not None:
+                raise UnsupportedError(
+                    f"--lookup: {name} {why}, so what has changed is not known; name the windows to compute again by --from and --to"
+                )
+            continue
+        first = min((int(other["version"]) for other in before), default=int(pin["version"])) + 1
+        if first <= pin["version"]:
+            found[each] = [first, int(pin["version"])]
+    return found
+
+
+def with_each_value(pipeline: Pipeline, name: str, changed: Sequence[int]) -> tuple[list[Pipeline], int | None]:
+    """The pipeline once for each of the values that changed rows of a looked-up table have had, and for none.
+
+    Their lookup ``name`` refuses rows that look up no changed row. By these pipelines a row has the values which it had before versions
+    ``changed``, the first and the last, has between them, and has now, whichever of the table's rows is valid at its time. The time is that
+    from which on rows may have other values now; null for no bound. Raises ``SourceRangeGoneError`` if it is no longer known what changed.
+    """
+    place, step = next((n, step) for n, step in enumerate(pipeline.steps) if step.lookup is not None and step.lookup.name == name)
+    lookup = step.lookup
+    assert lookup is not None
+    table: LookupTable = pipeline.table_of(name) or opened(lookup)
+    wanted = list(dict.fromkeys([*lookup.on.values(), *lookup.columns.values(), *([lookup.valid_from] if lookup.valid_from else [])]))
+    rows = TableRows(table.source, tuple(wanted), _only_here)
+    first, last = changed
+    appended = [each for each in table.source.versions(first - 1, last) if each.added and not each.changes]
+    parts = [changed_rows(rows, first, last, wanted), *(appended_rows(rows, each, wanted) for each in appended)]
+    found, keys = pa.concat_tables(parts), list(lookup.on.values())
+    since = None
+    if lookup.valid_from is not None and found.num_rows:
+        since = pc.min(_on_axis(found.column(lookup.valid_from), TextTimes(), pipeline.time)).as_py()
+    values = [name for name in dict.fromkeys(lookup.columns.values()) if name not in keys]
+    distinct = found.select([*keys, *values]).group_by([*keys, *values], use_threads=False).aggregate([])
+    every = distinct.select(keys).group_by(keys, use_threads=False).aggregate([])
+    none = pa.table({**{key: every.column(key) for key in keys}, **{each: pa.nulls(len(every), rows.types[each]) for each in values}})
+    codes = codes_of([distinct], keys)[0]
+    order = np.argsort(codes, kind="stable")
+    rank = np.empty(len(codes), np.int64)
+    rank[order] = np.arange(len(codes)) - np.searchsorted(codes[order], codes[order])
+    tables = [none, *(distinct.filter(pa.array(rank == n)) for n in range(int(rank.max(initial=-1)) + 1))]
+    plain = lookup.model_copy(update={"valid_from": None, "missing": "quarantine"})
+    steps = (*pipeline.steps[:place], step.model_copy(update={"lookup": plain}), *pipeline.steps[place + 1 :])
+    others = {str(each.name): pipeline.table_of(str(each.name)) for each in pipeline.lookups}
+    own = pipeline.model_copy(update={"steps": steps})
+    return [own.with_tables(others | {name: replace(table, outside=None, rows=each)}) for each in tables], since
 
 
 def _table(step: LookupStep) -> LookupTable:

@@ -27,7 +27,7 @@ from deltalake.exceptions import DeltaError
 
 from windowmill.checkpoints.quoting import backquoted, quoted
 from windowmill.checkpoints.stores import is_unavailable, table_at
-from windowmill.jobs.sources.base import AddedFile, Reading
+from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading
 from windowmill.jobs.sources.columns import Columns, used_columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
@@ -258,6 +258,14 @@ class WrittenRows(DeltaSource):
 
     def rows(self, spark: SparkSession, reading: Reading) -> DataFrame:
         return rows_of(spark, with_column(self, {"name": UNREAD, "type": "string", "nullable": True, "metadata": {}}), reading)
+
+
+def appended_rows(rows: TableRows, version: LoggedVersion, columns: Sequence[str]) -> pa.Table:
+    """The ``columns`` of the rows that ``version`` appended, without those deleted in it."""
+    live = live_rows(rows.table, version.version) if rows.source.deletion_vectors else {}
+    empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
+    found: Iterator[pa.Table] = (part.select(list(columns)) for _, part in rows.of_files(version.added, live, columns))
+    return pa.concat_tables([empty, *found])
 
 
 def changed_rows(rows: TableRows, first: int, last: int, columns: Sequence[str], *, only: Side | None = None) -> pa.Table:

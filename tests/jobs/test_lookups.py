@@ -334,3 +334,70 @@ def test_a_table_of_a_million_rows_is_looked_up_in_an_index(tmp_path):
     steps = RowSteps.of(pipeline, {field.name: field.type for field in rows.schema})
     found = steps.over(rows).column("region").to_pylist()
     assert found == [key * 2 if key < n else None for key in rows.column("key").to_pylist()]
+
+
+def latest(folder: Path) -> list[str]:
+    """The latest view of the sink but for numbers of revisions and batches."""
+    newest: dict[Any, dict[str, Any]] = {}
+    for row in sorted(DeltaTable(folder / "sink").to_pyarrow_table().to_pylist(), key=lambda row: row["revision"]):
+        bounds = (row["window_start"], row["window_end"]) if row["trigger"] is None else ()
+        newest[row["region"], row["window"], row["trigger"], bounds] = row
+    return sorted(repr(row | {"batch": 0, "revision": 0}) for row in newest.values() if not row["retracted"])
+
+
+def change_places(folder: Path, rng: random.Random, *, dated: bool) -> None:
+    """What the owner of the table does: corrections, rows that go, and rows that come, some of them late."""
+    table = DeltaTable(folder / "places")
+    code, region = f"p{rng.randrange(14)}", rng.choice(["north", "south", "east"])
+    match rng.randrange(3):
+        case 0:
+            table.update(predicate=f"code = '{code}'", updates={"region": f"'{region}'", "seats": "coalesce(seats, 0) + 1"})
+        case 1:
+            table.delete(f"code = '{code}'")
+        case _:
+            known = {(row["code"], row["since"]) for row in table.to_pyarrow_table().to_pylist()}
+            since = date(2024, 1, rng.randint(1, 28)) if dated else date(2024, 1, 1)
+            own = {"code": code, "kind": int(code[1:]) % 3, "region": region, "seats": 7, "since": since}
+            if (code, since) not in known:
+                write_deltalake(folder / "places", pa.Table.from_pylist([own], PLACES), mode="append")
+
+
+WINDOWS_OF_EACH_LAYOUT = [
+    {"name": "days", "type": "hopping", "size": "2 days", "hop": "1 day"},
+    {"name": "visit", "type": "session", "gap": "3 hours"},
+    {"name": "last", "type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}},
+    {"name": "three", "type": "count", "count": 3},
+]
+
+
+@pytest.mark.parametrize("missing", ["keep", "quarantine"])
+@pytest.mark.parametrize("dated", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_changed_table_is_taken_up_by_a_restatement(tmp_path, monkeypatch, seed, dated, missing):
+    """Behind it, and behind later runs, the latest view is that of a pipeline which has looked up the present rows from the beginning."""
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    rng, lookup = random.Random(seed), LOOKUP | ({"valid_from": "since"} if dated else {}) | {"missing": missing}
+    # Rows without a match are read by the fresh pipeline as by the restated one: none is late in either.
+    changes = {"windows": WINDOWS_OF_EACH_LAYOUT, "time": {"column": "at", "disorder": "10 days"}, "emit": rng.choice(["final", "revise"])}
+    changed, fresh = tmp_path / "changed", tmp_path / "fresh"
+    pipeline = parse_pipeline(a_spec(changed, lookup, **changes))
+    write_deltalake(changed / "places", some_places(seed, dated=dated))
+    for number in range(5):
+        write_deltalake(changed / "source", some_rows(10 * seed + number, 100, 5.0 * number), mode="append")
+        loop.run(pipeline, quiet())
+        for _ in range(2):
+            change_places(changed, rng, dated=dated)
+        if number in (2, 4):
+            loop.restate(pipeline, quiet(), lookup="places")
+    write_deltalake(fresh / "places", DeltaTable(changed / "places").to_pyarrow_table())
+    for number in range(5):
+        write_deltalake(fresh / "source", some_rows(10 * seed + number, 100, 5.0 * number), mode="append")
+        loop.run(parse_pipeline(a_spec(fresh, lookup, **changes)), quiet())
+    assert latest(changed) == latest(fresh)
+    assert loop.restate(pipeline, quiet(), lookup="places") == []
+    for folder in (changed, fresh):
+        write_deltalake(folder / "source", some_rows(99, 60, 40.0), mode="append")
+        loop.run(parse_pipeline(a_spec(folder, lookup, **changes)), quiet())
+    assert latest(changed) == latest(fresh)
+    balance = {folder: sorted((row["reason"], json.loads(row["row"])["v"]) for row in quarantined(folder)) for folder in (changed, fresh)}
+    assert balance[changed] == balance[fresh]
