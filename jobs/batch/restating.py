@@ -282,9 +282,9 @@ def staying_and_counting(
         every = every.filter(pc.invert(again))
     counts = pc.is_in(every.column("reason"), pa.array(list(reasons), pa.string())).to_numpy()
     if among is not None:
-        counts &= np.array([key in among for key in _known(every, rows.used, files)], np.bool_)
+        counts &= np.array([key in among for key in _known(every, rows.known_by, files)], np.bool_)
     kinds = (every.filter(pa.array(~counts)), every.filter(pa.array(counts)))
-    stays, taken = (QuarantinedRows(runnable.pipeline, rows.used, files, kind) for kind in kinds)
+    stays, taken = (QuarantinedRows(runnable.pipeline, rows.known_by, files, kind) for kind in kinds)
     return stays, taken
 
 
@@ -322,7 +322,8 @@ def touched_rows(
             runnable, rows, read_as_of(plan), reasons=counting_reasons(plan), delivered_again=delivered_again
         )
         before = Counter(counting.left)
-        every = rows.at(read_as_of(plan), rows.used) if before else iter(())
+        others = tuple(name for name in rows.known_by if name not in rows.used)
+        every = rows.at(read_as_of(plan), rows.used, others) if before else iter(())
         parts += [counting.split(file, _usable(part))[1].select(columns) for file, part in every]
         taken = (before - counting.left).keys()
     empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
@@ -352,18 +353,33 @@ def _looking_up_changes(pipeline: Pipeline, rows: TableRows, plan: RestatePlan, 
     By a restatement for a lookup these are all such rows; by one for changed versions of the source, the changed ones.
     """
     for name, versions in plan.lookups_changed.items():
+        if plan.changed is None:
+            yield from looking_up_changes(pipeline, rows, read_as_of(plan), name, versions, columns)
+            continue
         from windowmill.jobs.sources.lookups import with_each_value  # loads what a spec without lookups does without
 
-        each, since = with_each_value(pipeline, name, versions)
-        for other in each:
+        for other in with_each_value(pipeline, name, versions)[0]:
             of_other = replace(rows, source=replace(rows.source, reader=other))
-            if plan.changed is not None:
-                yield _chosen_by_filter(other, of_other, plan, plan.changed, columns)
-                continue
-            for _, part in of_other.at(read_as_of(plan), rows.used):
-                found = EventTimes(pipeline, None).of(_usable(part).select(columns))
-                late_enough = pc.greater_equal(found.column(TIME), AXIS_BEGIN if since is None else since)
-                yield found.filter(pc.fill_null(late_enough, False)).select(columns)
+            yield _chosen_by_filter(other, of_other, plan, plan.changed, columns)
+
+
+def looking_up_changes(
+    pipeline: Pipeline, rows: TableRows, version: int, lookup: str, changed: Sequence[int], columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """The ``columns`` of rows of the source at ``version`` that look up what has changed, with each of the values that it has had.
+
+    ``changed``: the first and the last of the looked-up table's versions. Raises ``SourceRangeGoneError`` if it is no longer known what
+    they changed.
+    """
+    from windowmill.jobs.sources.lookups import with_each_value  # loads what a spec without lookups does without
+
+    each, since = with_each_value(pipeline, lookup, changed)
+    for other in each:
+        of_other = replace(rows, source=replace(rows.source, reader=other))
+        for _, part in of_other.at(version, rows.used):
+            found = EventTimes(pipeline, None).of(_usable(part).select(list(columns)))
+            late_enough = pc.greater_equal(found.column(TIME), AXIS_BEGIN if since is None else since)
+            yield found.filter(pc.fill_null(late_enough, False)).select(list(columns))
 
 
 def latest_inserted(pipeline: Pipeline, rows: TableRows, plan: RestatePlan, changed: tuple[int, int]) -> int | None:
@@ -424,9 +440,9 @@ def remaining_quarantine(place: str, rows: TableRows, version: int, taken: Set[K
         entries = every.set_column(every.schema.get_field_index("event_time"), "event_time", every.column("event_time").cast(pa.int64()))
     goes = pc.is_in(every.column("reason"), pa.array([TOO_LATE, NO_MATCH])).to_numpy().copy()
     late = entries.filter(pa.array(goes))
-    counts = [key in taken for key in _known(late, rows.used, files)]
+    counts = [key in taken for key in _known(late, rows.known_by, files)]
     if not all(counts):
-        values = _known(late, rows.used, ())
+        values = _known(late, rows.known_by, ())
         again = set(compress(values, counts))
         counts = [each in again for each in values]
     goes[goes] = counts

@@ -117,6 +117,15 @@ class RowSteps:
                 not_here.discard(column.lower())
         return cls(steps, made, outside, may_fail)
 
+    @property
+    def looked_up(self) -> frozenset[str]:
+        """Names, in lower case, of the columns behind the steps whose values depend on other tables."""
+        found = set[str]()
+        for step in self.steps:
+            made, read = {name.lower() for name in step.makes}, {name.lower() for text in step.texts for name in columns_of(text)}
+            found = found | made if isinstance(step, LookupStep) or read & found else found - made
+        return frozenset(found)
+
     def after(self, names: Sequence[str]) -> list[str]:
         """The columns ``names`` of a source and those that steps make, which take the place of theirs of the same name in any case."""
         made = {name.lower() for name in self.made}

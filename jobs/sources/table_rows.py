@@ -98,6 +98,13 @@ class TableRows:
     def _steps(self) -> RowSteps | None:
         return None if self.source.reader is None else self._stored.steps(self.source.reader)
 
+    @cached_property
+    def known_by(self) -> tuple[str, ...]:
+        """The columns by whose values a row in quarantine is found again, unless by its number: those that depend on no other table."""
+        if self._steps is None or not (looked_up := self._steps.looked_up):
+            return self.used
+        return tuple(name for name in self.types if name.lower() not in looked_up)
+
     @property
     def others(self) -> tuple[str, ...]:
         """The columns that the pipeline does not use."""

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cached_property, partial
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,14 +32,20 @@ from windowmill.checkpoints.protocol import lease, outstanding
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import table_at, write_table
 from windowmill.expectations.gate import SCHEMA
+from windowmill.jobs.batch.counted_rows import table_rows
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS
 from windowmill.jobs.batch.planning import check_owner
 from windowmill.jobs.batch.progress import Progress, late_missed
+from windowmill.jobs.batch.restating import looking_up_changes
 from windowmill.jobs.batch.window_history import redefined_by
 from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.runnables import runnable_of
-from windowmill.jobs.sources.base import open_source
+from windowmill.jobs.sources.base import SourceTable, open_source
+from windowmill.jobs.sources.delta_log import DeltaSource
+from windowmill.jobs.sources.folder import FolderSource
+from windowmill.jobs.sources.lookups import pins_of, versions_since
 from windowmill.jobs.sources.table_rows import queried
+from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.jobs.spark import launch
 from windowmill.jobs.spark.access import DataFrame, SparkSession, access_to, frame_of
 from windowmill.jobs.spark.session import shipment_of, spark_session
@@ -49,7 +56,7 @@ from windowmill.windowing.axis import AXIS_BEGIN, to_us
 from windowmill.windowing.columnar.added_columns import FILE, RETRACTED, ROW, TIME, UNTIL_OF
 from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.columnar.rows import codes_of, distinct_values, first_rows
-from windowmill.windowing.errors import OutOfTurnError
+from windowmill.windowing.errors import OutOfTurnError, SourceRangeGoneError
 from windowmill.windowing.kernels.lift import condition_column
 from windowmill.windowing.reference.events import ranks
 from windowmill.windowing.spec import Pipeline
@@ -59,6 +66,7 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
 
     from windowmill.windowing.kernels.checksums import Words
+    from windowmill.windowing.kernels.combine import Ints
 
 #: Columns that identify a window of a key.
 PLACE = ("window", "window_start", "window_end", "trigger")
@@ -119,7 +127,8 @@ def verify(
     late = sum(batch.counts.rows_late for batch in committed if batch.plan.builds_state) > 0
     # A backfill from the table counts rows that are in quarantine because they came too late.
     late = late or ("too_late" in plain.refused and any(plan.range is not None and plan.snapshot is not None for plan in plans))
-    comparing = _Comparing(plain, chosen, lacking, comparison, late, progress)
+    changes = _LookupChanges.of(runnable.pipeline, source, committed, progress) if runnable.pipeline.lookups else None
+    comparing = _Comparing(plain, chosen, lacking, comparison, late, changes, progress)
     if chosen.rows:
         comparing.run()
     # It is unknown which rows before a restatement still miss windows, so they are left out.
@@ -179,6 +188,43 @@ def _written(runnable: Runnable, ledger: Ledger) -> set[str]:
     return set(ledger.written())
 
 
+@dataclass(frozen=True)
+class _LookupChanges:
+    """What has changed in tables that are looked up, which published windows may not reflect."""
+
+    names: str  #: Names of the lookups, for messages.
+    #: By key, the sorted times of rows that look it up; null where it is not known.
+    times: Mapping[tuple[Any, ...], Ints] | None
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, source: SourceTable, committed: Sequence[Batch], progress: Progress) -> _LookupChanges | None:
+        """Those since the ``committed`` batches; null for none."""
+        changes = versions_since(pipeline, None, committed, pins_of(pipeline))
+        if not changes or not isinstance(source, DeltaSource | FolderSource):
+            return None
+        rows, axis = table_rows(pipeline, source, progress), EventTimes(pipeline, None)
+        columns, found = [*dict.fromkeys([*pipeline.keys, *axis.axis])], dict[tuple[Any, ...], list[int]]()
+        try:
+            for name, versions in changes.items():
+                for part in looking_up_changes(pipeline, rows, source.version, name, versions, columns):
+                    timed = axis.of(part)
+                    cells = zip(*(timed.column(key).to_pylist() for key in pipeline.keys), strict=True) if pipeline.keys else repeat(())
+                    for key, at in zip(cells, timed.column(TIME).to_pylist(), strict=False):
+                        found.setdefault(key, []).append(at)
+        except SourceRangeGoneError:
+            return cls(", ".join(changes), None)
+        return cls(", ".join(changes), {key: np.array(sorted(times)) for key, times in found.items()})
+
+    def doubt(self, row: PublishedRow) -> str | None:
+        """Why ``row`` may differ: what its rows look up has changed; null if that has not."""
+        if self.times is not None:
+            times = self.times.get(row.key)
+            first = AXIS_BEGIN if row.start is None or row.trigger is not None else row.start
+            if times is None or np.searchsorted(times, first) == np.searchsorted(times, row.end, side="right"):
+                return None
+        return f"the table of lookup {self.names} has changed since; `windowmill restate --lookup NAME` brings their windows up to date"
+
+
 @dataclass
 class _Comparing:
     """The comparison of a sample with the source."""
@@ -188,6 +234,7 @@ class _Comparing:
     lacking: Mapping[int, Collection[str]]  #: By batch the aggregates that were not in its spec, or had another meaning there.
     comparison: Comparison
     late: bool  #: Whether rows came late and were counted.
+    changes: _LookupChanges | None  #: What has changed in tables that are looked up; null for nothing.
     progress: Progress
 
     def run(self) -> None:
@@ -275,6 +322,7 @@ class _Comparing:
         known = None if expected is None else {name: value for name, value in expected.items() if name not in lacking}
         # Why rows may differ although nothing is wrong.
         doubt = _UNKNOWN_ORDER if self.late and not self.plain.files.order_known else None
+        doubt = self.changes.doubt(row) if doubt is None and self.changes is not None else doubt
         self.comparison.add(row, known, query, method, doubt)
 
     def _by_reference(

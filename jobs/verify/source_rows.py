@@ -261,7 +261,9 @@ class LocalReader:
         plain, quarantined = self._plain, None
         assert plain is not None
         if self.refused:
-            quarantined = kept_out(self.runnable, columns, {file.path for file in self.files.present}, self.refused)
+            looked_up = frozenset[str]() if plain.steps is None else plain.steps.looked_up
+            known_by = [name for name in columns if name.lower() not in looked_up]
+            quarantined = kept_out(self.runnable, known_by, {file.path for file in self.files.present}, self.refused)
         latest = self._pipeline.time.latest(self.now_us)
         # If the quarantine does not say which of several equal rows it holds, they are the last ones.
         for n in reversed(chosen):
