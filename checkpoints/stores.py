@@ -30,7 +30,7 @@ from windowmill.checkpoints.places import Places, local_path, readable_path
 from windowmill.windowing.errors import LedgerError, SpecError, first_line
 from windowmill.windowing.paths import normalised
 from windowmill.windowing.redaction import redacted
-from windowmill.windowing.spec import Pipeline, Table
+from windowmill.windowing.spec import Lookup, Pipeline, Table
 
 #: Scheme, as :func:`normalised` spells it -> how the environment variables begin that its client reads.
 _VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "abfss": "AZURE_", "az": "AZURE_"}
@@ -71,15 +71,22 @@ def use_options_of(pipeline: Pipeline) -> None:
 
     Raises ``SpecError`` if a variable that they name is not set.
     """
-    tables = {"source": pipeline.source, "sink": pipeline.sink, "checkpoints": pipeline.checkpoints}
+    tables: dict[str, Table | None] = {"source": pipeline.source, "sink": pipeline.sink, "checkpoints": pipeline.checkpoints}
+    tables |= _looked_up(pipeline) if pipeline.steps else {}
     own = {field: _filled(pipeline, field, table) for field, table in tables.items() if table is not None and table.storage_options}
     for field, options in own.items():
         table = tables[field]
-        if table is not None and table.path is not None:
-            use_options({table.path: options})
+        place = table.location if isinstance(table, Lookup) else None if table is None else table.path
+        if place is not None:
+            use_options({place: options})
     below = own.get("checkpoints") or own.get("sink")
     if below:
         use_options({Places.of(pipeline).root: below})
+
+
+def _looked_up(pipeline: Pipeline) -> dict[str, Lookup]:
+    """The tables that the spec looks up, by field."""
+    return {f"steps.{index}.lookup": step.lookup for index, step in enumerate(pipeline.steps) if step.lookup is not None}
 
 
 def _filled(pipeline: Pipeline, field: str, table: Table) -> dict[str, str]:
@@ -280,7 +287,8 @@ def _codes(err: BaseException | None) -> Iterator[int]:
 
 def named(pipeline: Pipeline) -> dict[str, str]:
     """The tables that the spec names by a catalog, by field."""
-    tables = {field: getattr(pipeline, field) for field in FIELDS}
+    tables: dict[str, Table | None] = {field: getattr(pipeline, field) for field in FIELDS}
+    tables |= _looked_up(pipeline) if pipeline.steps else {}
     return {field: table.table for field, table in tables.items() if table is not None and table.table is not None}
 
 
@@ -316,7 +324,16 @@ def located(pipeline: Pipeline) -> Pipeline:
         return pipeline
     known = recorded(pipeline)
     paths = {field: known[table] for field, table in tables.items() if table in known}
-    changed = {field: getattr(pipeline, field).model_copy(update={"path": path, "table": None}) for field, path in paths.items()}
+    own = {field: path for field, path in paths.items() if field in FIELDS}
+    changed: dict[str, Any] = {
+        field: getattr(pipeline, field).model_copy(update={"path": path, "table": None}) for field, path in own.items()
+    }
+    if own.keys() != paths.keys():
+        places = (paths.get(f"steps.{index}.lookup") for index in range(len(pipeline.steps)))
+        changed["steps"] = tuple(
+            step if step.lookup is None or path is None else step.model_copy(update={"lookup": step.lookup.located_at(path)})
+            for step, path in zip(pipeline.steps, places, strict=True)
+        )
     found = pipeline.model_copy(update=changed)
     use_options_of(found)
     return found

@@ -156,6 +156,19 @@ class Lookup(Table):
     valid_from: Column | None = None
     #: What becomes of a row without a match: its new columns are null, or it is quarantined as ``no_match``.
     missing: Literal["keep", "quarantine"] = "keep"
+    #: Where a table of a catalog lies, once that has been looked up.
+    _location: str | None = PrivateAttr(default=None)
+
+    @property
+    def location(self) -> str | None:
+        """Path of the table; null for a table of a catalog that has not been located."""
+        return self.path or self._location
+
+    def located_at(self, location: str) -> Lookup:
+        """The lookup in a table of a catalog that lies there."""
+        located = self.model_copy()
+        located._location = location  # noqa: SLF001 - its own class
+        return located
 
     @model_validator(mode="after")
     def _is_named(self) -> Self:

@@ -408,8 +408,8 @@ def ask_locations(pipeline: Pipeline, say: Say) -> None:
     spark = session.session_for(pipeline, say)
     for field, table in unknown.items():
         location = session.location_of(spark, table)
-        if location is None and field == "source":
-            raise session.not_found(spark, "source.table", table)
+        if location is None and field != "sink":
+            raise session.not_found(spark, f"{field}.table", table)
         if location is None:
             location = session.location_for(spark, table)
             known[f"{_NEW}{table}"] = location

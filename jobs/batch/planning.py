@@ -232,9 +232,7 @@ def next_restatement(
         on_reading(source, check_readable(runnable, source, versions, again=False))
     fields, changes = pinned(runnable.pipeline, ledger, source, versions), dict[str, list[int]]()
     if lookup is not None or (changed is not None and "lookups" in fields):
-        from windowmill.jobs.sources.lookups import versions_since
-
-        changes = versions_since(runnable.pipeline, lookup, effective_batches(ledger.batches()), fields.get("lookups", {}))
+        changes = _lookups().versions_since(runnable.pipeline, lookup, effective_batches(ledger.batches()), fields.get("lookups", {}))
         if lookup is not None and lookup not in changes:
             return None
     plan = RestatePlan(
@@ -276,13 +274,13 @@ def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, versions: Ve
         "modules": user_code.module_digests(pipeline),
         "tzdata": user_code.tzdata_version(pipeline),
         "zones": user_code.zone_digests(pipeline, now_us),
-    } | ({"lookups": _pins_of(pipeline)} if pipeline.steps and pipeline.lookups else {})
+    } | ({"lookups": _lookups().pins_of(pipeline)} if pipeline.steps and pipeline.lookups else {})
 
 
-def _pins_of(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
-    from windowmill.jobs.sources.lookups import pins_of  # loads what a spec without lookups does without
+def _lookups() -> Any:
+    from windowmill.jobs.sources import lookups  # loads what a spec without lookups does without
 
-    return pins_of(pipeline)
+    return lookups
 
 
 def refuse_held(runnable: Runnable, ledger: Ledger, then: str) -> None:

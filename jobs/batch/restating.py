@@ -39,6 +39,7 @@ from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource, first_time, spans, stored_as
 from windowmill.jobs.sources.folder import FolderSource
+from windowmill.jobs.sources.lookups import pinned, with_each_value
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
 from windowmill.jobs.sources.table_rows import Side, TableRows, WrittenRows, appended_rows, changed_rows, ends_in_sql, queried
@@ -356,8 +357,6 @@ def _looking_up_changes(pipeline: Pipeline, rows: TableRows, plan: RestatePlan, 
         if plan.changed is None:
             yield from looking_up_changes(pipeline, rows, read_as_of(plan), name, versions, columns)
             continue
-        from windowmill.jobs.sources.lookups import with_each_value  # loads what a spec without lookups does without
-
         for other in with_each_value(pipeline, name, versions)[0]:
             of_other = replace(rows, source=replace(rows.source, reader=other))
             yield _chosen_by_filter(other, of_other, plan, plan.changed, columns)
@@ -371,8 +370,6 @@ def looking_up_changes(
     ``changed``: the first and the last of the looked-up table's versions. Raises ``SourceRangeGoneError`` if it is no longer known what
     they changed.
     """
-    from windowmill.jobs.sources.lookups import with_each_value  # loads what a spec without lookups does without
-
     each, since = with_each_value(pipeline, lookup, changed)
     for other in each:
         of_other = replace(rows, source=replace(rows.source, reader=other))
@@ -472,8 +469,6 @@ class Restatement:
                 "--file, --late, --from and --to; compute it in a new sink instead, with a longer lateness if rows came too late"
             )
         if plan.lookups:
-            from windowmill.jobs.sources.lookups import pinned  # loads what a spec without lookups does without
-
             runnable = replace(runnable, pipeline=pinned(runnable.pipeline, plan.lookups))
             source = replace(source, reader=runnable.pipeline)
         rows = table_rows(runnable.pipeline, replace(source, schema_json=plan.source_schema), progress)

@@ -234,7 +234,8 @@ class _Steps:
         check = open_state(places.state, left_at=None if state is None else state.version)
         others = plan.range is not None and has_dropped_windows(pipeline, ledger)
         windows = tuple(window.name for window in pipeline.windows) if others else None
-        stores = (runnable.source_path, runnable.sink_path, places.root)
+        stores = [runnable.source_path, runnable.sink_path, places.root]
+        stores += [lookup.location for lookup in pipeline.lookups if lookup.location] if pipeline.steps else []
         options = {place: found for place in stores if (found := options_of(place)) is not None}
         self.job = Job(runnable, plan, source, reading, check, windows, options)
         widen_tables(self.job, ledger, progress)

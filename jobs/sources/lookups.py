@@ -42,6 +42,7 @@ from windowmill.windowing.errors import (
     SourceRefusedError,
     SourceSchemaError,
     SpecError,
+    TableUnlocatedError,
     UnsupportedError,
     no_column,
 )
@@ -154,20 +155,20 @@ def _is_plain(source: DeltaSource | FolderSource, files: Sequence[AddedFile], co
 
 def opened(lookup: Lookup, pin: Mapping[str, Any] | None = None) -> LookupTable:
     """The table of ``lookup`` in the version of ``pin``, else in its newest one; raises ``SourceError`` if it cannot be opened."""
-    if lookup.path is None:
-        raise UnsupportedError(
-            f"lookup {lookup.name}: table {lookup.table} of a catalog has not been located; a run does, or give its path"
+    location = lookup.location
+    if location is None:
+        raise TableUnlocatedError(
+            f"lookup {lookup.name}: where the table {lookup.table} of a catalog lies is not known yet; `windowmill run` looks it up"
         )
     columns = tuple(dict.fromkeys([*lookup.on.values(), *lookup.columns.values(), *([lookup.valid_from] if lookup.valid_from else [])]))
     if lookup.format != "delta":
-        folder = open_folder(Source(format=lookup.format, path=lookup.path), None)
+        folder = open_folder(Source(format=lookup.format, path=location), None)
         return LookupTable.of(folder, folder.version, columns)
     version = None if pin is None else int(pin["version"])
-    source = read_version(lookup.path, version, f"lookup {lookup.name}: table", "its path")
+    source = read_version(location, version, f"lookup {lookup.name}: table", "its path")
     if pin is not None and source.table_id != pin["id"]:
         raise SourceRangeGoneError(
-            f"lookup {lookup.name}: the table at {lookup.path} (Delta id {source.table_id}) is not the one that the plan has pinned; run "
-            "again"
+            f"lookup {lookup.name}: the table at {location} (Delta id {source.table_id}) is not the one that the plan has pinned; run again"
         )
     return _examined(source, columns)
 
@@ -307,9 +308,9 @@ class _Lookups:
         """A query of the rows of ``table``, with ``known`` columns in lower case, behind ``step``."""
         own, opened_at = step.lookup, _table(step)
         place = (
-            f"delta.{backquoted(str(own.path))}@v{opened_at.source.version}"
+            f"delta.{backquoted(str(own.location))}@v{opened_at.source.version}"
             if own.format == "delta"
-            else f"parquet.{backquoted(str(own.path))}"
+            else f"parquet.{backquoted(str(own.location))}"
         )
         replaced = [backquoted(name) for name in own.columns if name.lower() in known]
         kept = f"l.* EXCEPT ({', '.join(replaced)})" if replaced else "l.*"

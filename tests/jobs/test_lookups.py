@@ -399,8 +399,9 @@ def test_a_changed_table_is_taken_up_by_a_restatement(tmp_path, monkeypatch, see
         write_deltalake(folder / "source", some_rows(99, 60, 40.0), mode="append")
         loop.run(parse_pipeline(a_spec(folder, lookup, **changes)), quiet())
     assert latest(changed) == latest(fresh)
-    balance = {folder: sorted((row["reason"], json.loads(row["row"])["v"]) for row in quarantined(folder)) for folder in (changed, fresh)}
-    assert balance[changed] == balance[fresh]
+    if missing == "quarantine":
+        left = {folder: sorted((row["reason"], json.loads(row["row"])["v"]) for row in quarantined(folder)) for folder in (changed, fresh)}
+        assert left[changed] == left[fresh]
 
 
 def test_a_row_that_goes_takes_with_it_what_it_looked_up_before_the_table_changed(tmp_path, monkeypatch):

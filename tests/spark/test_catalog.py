@@ -73,6 +73,21 @@ def test_tables_are_looked_up_once_and_a_new_sink_is_registered(spark, lake, cap
     assert DeltaTable(str(lake / "lake" / "counts")).to_pyarrow_table().num_rows == spark.table("lake.counts").count() == 3
 
 
+def test_a_table_that_is_looked_up_may_be_one_of_the_catalog(spark, lake, capsys):
+    write_deltalake(lake / "shops", pa.table({"name": ["a"], "town": ["Rye"]}))
+    spark.sql(f"CREATE TABLE lake.shops USING delta LOCATION '{lake}/shops'")
+    steps = [{"lookup": {"table": "lake.shops", "on": {"shop": "name"}, "columns": ["town"]}}]
+    path = spec(lake, steps=steps, keys=["town"])
+    assert main(["explain", path]) == 0
+    assert main(["run", path]) == 0
+    assert "steps.0.lookup.table: lake.shops lies at" in capsys.readouterr().err
+    assert {row.town for row in spark.table("lake.counts").collect()} == {"Rye"}
+    land(lake, 4)
+    assert main(["run", path]) == 0
+    assert main(["restate", path, "--lookup", "shops"]) == 0
+    assert main(["plan", path]) == 0, "nothing has changed"
+
+
 @pytest.mark.parametrize(
     ("source", "code", "told"),
     [
