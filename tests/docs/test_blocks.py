@@ -21,7 +21,6 @@ from typing import Any
 
 import pytest
 import typer
-import yaml
 
 from tests.docs.console import ROOT
 from tests.docs.test_pages import PAGES
@@ -29,7 +28,7 @@ from tests.specs import a_spec
 from windowmill.jobs.commands import COMMANDS
 from windowmill.jobs.commands.terminal import app
 from windowmill.jobs.spec_checks import problems_of
-from windowmill.windowing.specfile import parse_pipeline
+from windowmill.windowing.specfile import parse_pipeline, parse_yaml
 
 GROUP: Any = typer.main.get_command(app)
 BLOCK = re.compile(r"^```(?P<language>\S*)[^\n]*\n(?P<text>.*?)^```", re.MULTILINE | re.DOTALL)
@@ -81,7 +80,7 @@ def test_every_block_is_played_or_checked():
 
 @of("yaml")
 def test_yaml_is_part_of_a_valid_spec(block):
-    part = yaml.safe_load(block.text)
+    part, _ = parse_yaml(block.text)
     pipeline = parse_pipeline(a_spec("/data", keys=["k"]) | part, environment={"WAREHOUSE": "/data", "TOPICS_PASSWORD": "x"})
     assert "pipeline" not in part or not list(problems_of(pipeline))
 
