@@ -15,7 +15,7 @@ from deltalake import DeltaTable, Field, write_deltalake
 from deltalake.schema import PrimitiveType
 
 from tests.spark.harness import LASTING, MINUTE, SCHEMA, Bench, Row, differences, events, expected, lasting, place, quiet
-from windowmill.checkpoints.batches import BackfillPlan, Batch
+from windowmill.checkpoints.batches import BackfillPlan, Batch, Plan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Ruling
@@ -47,8 +47,8 @@ class World:
     reasons: Counter[str] = field(default_factory=Counter)
     #: The version through which rows of the state count in event-time order, none of them late; −1 if all count as they arrived.
     settled: int = -1
-    #: Whether a backfill has counted other rows than runs, and has replaced the state by that of these rows.
-    was_replaced: bool = False
+    #: The same of the last backfill that counted rows in this order and replaced the state by theirs; null if none did.
+    replaced: int | None = None
     _expected: dict[tuple[int, int], Evaluation] = field(default_factory=dict)
 
     def copied_to(self, folder: Path) -> World:
@@ -181,15 +181,37 @@ class World:
             refused = err
         if refused is not None:
             assert type(refused) in reasons, f"refused by {type(refused).__name__}: {refused}, not as {reasons}"
-        # Without a batch of its own it has published one of the same range, which a run that died had recorded.
-        assert self.ledger.count == before or not reasons, f"not refused as {reasons}"
+        newest = self.ledger.newest
+        if self.ledger.count == before or newest is None:
+            return  # refused, or it has published one of the same range, which a run that died had recorded
+        assert not reasons, f"not refused as {reasons}"
+        found, choices = self._settled_by(newest.plan), self._choices(history)
+        assert len(self.rows_through(found)) in choices, f"rows through {found} are settled, not {choices}"
+
+    def _choices(self, history: History) -> set[int]:
+        """The numbers of rows that may count in event-time order, of those that a backfill reads."""
+        last = self.ledger.last_commit
+        assert last is not None
+        if history == "log":
+            return {0}
+        known, every = self.arrival_is_known(last.to_version), len(self.rows_through(last.to_version))
+        before = 0 if self.replaced is None else len(self.rows_through(self.replaced))
+        if history == "event_time":
+            return {every}
+        # Of a table without its whole log, what came since the state was replaced may be told or not.
+        return {before} if known else {every} if self.replaced is None else {every, before}
+
+    @staticmethod
+    def _settled_by(plan: Plan) -> int:
+        """The version through which rows of a batch count in event-time order."""
+        return -1 if plan.snapshot is None else min(plan.snapshot, plan.to_version)
 
     def _refusals(self, begin: int, end: int, history: History) -> list[type[errors.RefusedError]]:
         """By what errors a backfill of the windows that end in (``begin``, ``end``] may be refused, and has to be by one of them."""
         last = self.ledger.last_commit
         assert last is not None
         through, known = last.to_version, self.arrival_is_known(last.to_version)
-        others = self.was_replaced or history == "event_time" or (history == "current" and not known)
+        others = self.replaced is not None or history == "event_time" or (history == "current" and not known)
         refusals: list[type[errors.RefusedError]] = []
         moving = {window.name for window in self.bench.pipeline.windows if not window.on_grid}
         if others and any(row["window"] in moving and not begin < row["window_end"] <= end for row in self.shown):
@@ -264,13 +286,13 @@ class World:
         self.shown += [row | {"revision": row["revision"] + raised[self._window(row)]} for row in fresh]
 
     def _follow_backfill(self, plan: BackfillPlan) -> None:
-        settled = -1 if plan.snapshot is None else min(plan.snapshot, plan.to_version)
+        settled = self._settled_by(plan)
         begin, end = plan.replaced or plan.range
         again = self.expected_through(plan.to_version, settled).rows
         self.shown = [row for row in self.shown if not begin < row["window_end"] <= end]
         self.shown += [row for row in again if begin < row["window_end"] <= end]
         if plan.replaces_state:
-            self.settled, self.was_replaced = settled, True
+            self.settled, self.replaced = settled, self.replaced if plan.snapshot is None else settled
 
     def _window(self, row: Row) -> Place:
         """What the revisions of a window have in common."""
