@@ -153,12 +153,14 @@ class Machine(RuleBasedStateMachine):
     def _release(self, world: World, draw: Draw) -> None:
         world.rule("release", holding=draw(st.booleans()))
         assert world.held_batch() is None
+        world.check_tables()
 
     def _discard(self, world: World, draw: Draw) -> None:
         world.rule("discard", holding=draw(st.booleans()))
         newest = world.ledger.newest
         assert newest is not None
         assert (newest.status, newest.verdict) == ("committed", "discarded")
+        world.check_tables()
 
     def _backfill(self, world: World, draw: Draw) -> None:
         with _worked_on(draw(_BY_SPARK)):

@@ -85,12 +85,15 @@ class World:
     def land(self, rows: list[Row]) -> None:
         """Append a version; rows may be none."""
         exists = DeltaTable.is_deltatable(self.bench.source)
-        before, held = (self.source.version(), set(self.source.file_uris())) if exists else (-1, set[str]())
+        before, held = (self.source.version(), self._files()) if exists else (-1, set[str]())
         table = pa.Table.from_pylist(rows, schema=LASTING if self.bench.pipeline.time.end else SCHEMA)
         write_deltalake(self.bench.source, table, mode="append", schema_mode="merge")
         version = self.source.version()
         assert version == before + 1, "an append is one version"
-        self.landed[version], self.files[version] = rows, sorted(set(self.source.file_uris()) - held)
+        self.landed[version], self.files[version] = rows, sorted(self._files() - held)
+
+    def _files(self) -> set[str]:
+        return {Path(file).name for file in self.source.file_uris()}
 
     def new_rows(self, seed: int, count: int, *, late: float = 0.0) -> list[Row]:
         """Rows after those that have come, or up to ``late`` minutes before them; disorder, ties, nulls and NaN as in the harness."""
@@ -127,9 +130,11 @@ class World:
 
     def arrival_is_known(self, through: int) -> bool:
         """Whether all log entries through this version, and all files that it and earlier versions appended, are there."""
-        entries = [self._entry(version) for version in range(through + 1)]
-        appended = [Path(file) for version, files in self.files.items() if version <= through for file in files]
-        return all(path.exists() for path in (*entries, *appended))
+        appended = [Path(self.bench.source, file) for version, files in self.files.items() if version <= through for file in files]
+        return self.log_is_whole(through) and all(file.exists() for file in appended)
+
+    def log_is_whole(self, through: int) -> bool:
+        return all(self._entry(version).exists() for version in range(through + 1))
 
     def is_told(self, version: int) -> bool:
         """Whether the log tells which rows the table held at ``version``, from its beginning or a checkpoint on."""
@@ -181,6 +186,7 @@ class World:
             refused = err
         if refused is not None:
             assert type(refused) in reasons, f"refused by {type(refused).__name__}: {refused}, not as {reasons}"
+        self.check_tables()
         newest = self.ledger.newest
         if self.ledger.count == before or newest is None:
             return  # refused, or it has published one of the same range, which a run that died had recorded
@@ -198,8 +204,10 @@ class World:
         before = 0 if self.replaced is None else len(self.rows_through(self.replaced))
         if history == "event_time":
             return {every}
-        # Of a table without its whole log, what came since the state was replaced may be told or not.
-        return {before} if known else {every} if self.replaced is None else {every, before}
+        if known:
+            return {before}
+        # Where only files are gone, those that came since the state was replaced may still be there.
+        return {every, before} if self.replaced is not None and self.log_is_whole(last.to_version) else {every}
 
     @staticmethod
     def _settled_by(plan: Plan) -> int:
@@ -249,9 +257,10 @@ class World:
             rows = sum(len(self.landed.get(version, ())) for version in versions)
             counts = batch.counts
             assert counts.rows_read == rows == counts.rows_applied + counts.rows_quarantined, f"batch {batch.number}: {counts}, not {rows}"
-        self._check_tables()
+        self.check_tables()
 
-    def _check_tables(self) -> None:
+    def check_tables(self) -> None:
+        """Sink and quarantine hold what the batches must have made of them."""
         self.follow()
         wanted = sorted(self.shown, key=lambda row: place(self.bench.pipeline, row))
         assert (found := differences(self.bench.rows(), wanted)) == [], found[:6]
@@ -296,7 +305,7 @@ class World:
 
     def _window(self, row: Row) -> Place:
         """What the revisions of a window have in common."""
-        return (*(row[name] for name in (*self.bench.pipeline.keys, "window", "window_start", "window_end", "trigger")),)
+        return tuple(row[name] for name in (*self.bench.pipeline.keys, "window", "window_start", "window_end", "trigger"))
 
 
 def shuffled(seed: int, rows: list[Row]) -> list[Row]:
