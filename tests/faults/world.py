@@ -7,6 +7,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -268,23 +269,25 @@ class World:
 
     def follow(self) -> None:
         """Take up the batches that the ledger has got: their rows by the reference engine, over the rows that the plans say were read."""
-        for batch in self.ledger.batches()[self.followed :]:
-            if batch.status == "held":
-                break
-            self.followed = batch.number + 1
-            if batch.status == "committed":
-                if isinstance(batch.plan, BackfillPlan):
-                    self._follow_backfill(batch.plan)
-                else:
-                    self._follow_run(batch)
+        ended = [*takewhile(lambda batch: batch.status != "held", self.ledger.batches()[self.followed :])]
+        self.followed += len(ended)
+        committed = [batch for batch in ended if batch.status == "committed"]
+        # Runs that follow each other are taken up at once: results do not depend on how the input is cut into batches.
+        for _, together in groupby(committed, key=lambda batch: None if batch.plan.advances and _is_shown(batch) else batch.number):
+            batches = list(together)
+            plan = batches[0].plan
+            if isinstance(plan, BackfillPlan):
+                self._follow_backfill(plan)
+            else:
+                self._follow_runs(plan.from_version, batches[-1].to_version, are_shown=_is_shown(batches[0]))
 
-    def _follow_run(self, batch: Batch) -> None:
-        before, after = (self.expected_through(version, self.settled) for version in (batch.from_version, batch.to_version))
-        self.reasons += Counter(reason for _, reason in after.quarantined) - Counter(reason for _, reason in before.quarantined)
-        if batch.verdict == "discarded":
+    def _follow_runs(self, after: int, through: int, *, are_shown: bool) -> None:
+        before, now = (self.expected_through(version, self.settled) for version in (after, through))
+        self.reasons += Counter(reason for _, reason in now.quarantined) - Counter(reason for _, reason in before.quarantined)
+        if not are_shown:
             return
         known = {place(self.bench.pipeline, row) for row in before.rows}
-        fresh = [row for row in after.rows if place(self.bench.pipeline, row) not in known]
+        fresh = [row for row in now.rows if place(self.bench.pipeline, row) not in known]
         # The revisions of a window go on above those that a backfill has published of it.
         newest, first = dict[Place, int](), dict[Place, int]()
         for row in self.shown:
@@ -306,6 +309,10 @@ class World:
     def _window(self, row: Row) -> Place:
         """What the revisions of a window have in common."""
         return tuple(row[name] for name in (*self.bench.pipeline.keys, "window", "window_start", "window_end", "trigger"))
+
+
+def _is_shown(batch: Batch) -> bool:
+    return batch.verdict != "discarded"
 
 
 def shuffled(seed: int, rows: list[Row]) -> list[Row]:
