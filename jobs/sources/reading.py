@@ -22,6 +22,7 @@ from windowmill.jobs.sources.options import instant_of
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     NonAppendCommitError,
+    OutOfTurnError,
     SourceError,
     SourceRangeGoneError,
     SpecError,
@@ -112,7 +113,7 @@ def backfill_versions(runnable: Runnable, source: SourceTable, before: Sequence[
         return as_arrived
     restated = next((plan.snapshot for plan in reversed(before) if plan.replaces_state and plan.snapshot is not None), None)
     current = history == "current"
-    versions = _current(runnable, source, as_arrived, restated) if current else VersionRange(-1, through, unchanged_since(source, through))
+    versions = _current(runnable, source, as_arrived, restated) if current else VersionRange(-1, through, _last_read(source, through))
     if versions.after < first.from_version:
         asked = "--arrival event_time" if history == "event_time" else versions.why
         raise UnsupportedError(
@@ -166,7 +167,7 @@ def _current(runnable: Runnable, source: SourceTable, as_arrived: VersionRange, 
     newest = max(-1 if changed is None else changed.version, -1 if restated is None else restated)
     snapshot = unchanged_since(source, newest if known else through)
     if not _is_readable(runnable, source, VersionRange(-1, through, snapshot)):
-        snapshot = unchanged_since(source, max(through, snapshot))
+        snapshot = _last_read(source, max(through, snapshot))
     what = "the order in which earlier batches read the rows is no longer known"
     if changed is not None:
         what = _describe_change(changed)
@@ -174,6 +175,17 @@ def _current(runnable: Runnable, source: SourceTable, as_arrived: VersionRange, 
         what = "a restatement has read the source again"
     counted = f"rows through version {min(through, snapshot)} count as the table holds them now, in event-time order, none of them late"
     return VersionRange(-1, through, snapshot, "; ".join(filter(None, (f"{what}: {counted}", later))))
+
+
+def _last_read(source: SourceTable, version: int) -> int:
+    """As :func:`unchanged_since`; refuses a ``version`` whose rows can only be read together with later, unread ones."""
+    found = unchanged_since(source, version)
+    if found < source.version and not _exists(source, found) and _exists(source, source.version):
+        raise OutOfTurnError(
+            f"source {source.path}: the table at version {version}, through which runs have read, can no longer be reconstructed, and "
+            f"version {source.version} has rows that no run has read; `windowmill run` the pipeline first, then backfill"
+        )
+    return found
 
 
 def _changed_since(source: SourceTable, through: int) -> tuple[LoggedVersion | None, str | None]:

@@ -33,6 +33,7 @@ from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import (
     ArrivalUnknownError,
     NonAppendCommitError,
+    OutOfTurnError,
     SourceError,
     SourceFeatureError,
     SourceRangeGoneError,
@@ -308,6 +309,27 @@ def test_a_backfill_reads_the_newest_snapshot_where_files_after_a_change_are_gon
     versions, found = _again(table, _plans(-1, 2, 4), "current", changes="ignore")
     assert (versions.through, versions.snapshot) == (4, DeltaTable(str(table)).version())
     assert (found.snapshot_files, sorted(_rows(table, found))) == (1, [1, 2, 3, 4, 5, 6, 7, 8])
+
+
+@pytest.mark.covers("S1")
+@pytest.mark.parametrize("history", ["current", "event_time"])
+def test_a_backfill_waits_for_a_run_where_the_table_can_only_be_read_with_rows_that_no_run_has_read(table, history):
+    _land(table, [9])
+    _clean_log(table)
+    with pytest.raises(OutOfTurnError, match=r"the table at version 2, .*, and version 3 has rows .*; `windowmill run` the pipeline first"):
+        _again(table, _plans(-1, 2), history)
+    versions, found = _again(table, _plans(-1, 2, 3), history)
+    assert versions == VersionRange(-1, 3, 3)
+    assert sorted(_rows(table, found)) == [1, 2, 3, 4, 5, 6, 9]
+
+
+@pytest.mark.covers("S1")
+@pytest.mark.parametrize("history", ["current", "event_time"])
+def test_a_backfill_of_which_no_run_brings_back_the_files_is_not_to_wait_for_one(table, history):
+    (table / read_source_table(str(table)).snapshot(0)[0].path).unlink()
+    _land(table, [9])
+    with pytest.raises(SourceRangeGoneError, match=r"the file .* is gone"):
+        _again(table, _plans(-1, 2), history)
 
 
 def test_a_backfill_from_a_starting_version_cannot_read_a_snapshot(table):

@@ -46,6 +46,12 @@ MUTANTS = {
             without("_.as_of is not None and self._has_deleted_rows(...)"),
         ),
     ],
+    f"{READING}a_backfill_waits_for_a_run_where_the_table_can_only_be_read_with_rows_that_no_run_has_read": [
+        ("lost-version-to-be-rebuilt", "jobs.sources.reading:_last_read", without("raise OutOfTurnError(...)")),
+    ],
+    f"{READING}a_backfill_of_which_no_run_brings_back_the_files_is_not_to_wait_for_one": [
+        ("lost-files-to-wait-for", "jobs.sources.reading:_last_read", without("_exists(source, source.version)")),
+    ],
     f"{READING}a_snapshot_with_deletion_vectors_is_read_by_delta": [
         ("deletion-vectors-ignored", "jobs.sources.reading:reading_of", never("_ and _.deletion_vectors")),
     ],
