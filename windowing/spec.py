@@ -391,6 +391,13 @@ class Pipeline(SpecMapping):
             taken[name.lower()] = "an aggregate"
         if all(aggregate.expr is not None for aggregate in self.aggregates.values()):
             raise ValueError('aggregates: got only expressions; give one that is computed of rows, such as {count: "*"}, for them to use')
+        own_steps = self.steps[:-1] if self._has_fields else self.steps
+        for index, step in enumerate(own_steps):
+            dated = step.lookup is not None and step.lookup.valid_from is not None
+            if dated and any(self.time.column.lower() in map(str.lower, later.makes) for later in own_steps[index:]):
+                raise ValueError(
+                    f"steps.{index}.lookup.valid_from: {self.time.column!r}, the event's time, is made behind this step; make it before"
+                )
         lookups = [step.lookup.name for step in self.steps if step.lookup is not None]
         again = next((name for name in lookups if lookups.count(name) > 1), None)
         if again is not None:

@@ -33,7 +33,7 @@ from windowmill.jobs.spec_checks import import_from_here, shifted_dates
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
 from windowmill.windowing.layouts import StateLayout
 from windowmill.windowing.planner import PipelinePlan, WindowPlan, plan
-from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.spec import Lookup, Pipeline
 
 _LEAVES: Mapping[StateLayout, str] = {
     "slices": "slices",
@@ -62,10 +62,23 @@ def explanation_of(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     data = asdict(found) | {"done_by": _done_by(found), "lines": [asdict(line) for line in lines]} | notes
     data |= {"only_by_spark": outside} if outside else {}
     notes["steps"] = "\n".join(as_written(step.describe()) for step in pipeline.row_steps) or None
+    notes["lookups"] = "\n".join(map(_change_of, pipeline.lookups)) or None
     notes["conditions"] = "\n".join(f"{where}: {why}" for where, why in outside.items()) or None
     page = _first_page(found, lines, [as_written(key) for key in pipeline.keys], notes)
     more = _details(found) if verbose else [Text(_MORE, style="dim")]
     return Answer(data, Group(*page, *more))
+
+
+def _change_of(lookup: Lookup) -> str:
+    """What a change of a looked-up table does."""
+    takes_up = f"`windowmill restate SPEC --lookup {lookup.name}`"
+    if lookup.format != "delta":
+        takes_up = "`windowmill restate SPEC --from … --to …`"
+    if lookup.valid_from is None:
+        return f"{lookup.name}: a change of the table counts for rows that are read after it; {takes_up} takes it up for those before"
+    return (
+        f"{lookup.name}: rows of the table that come late, or are corrected, count for rows that are read after; {takes_up} takes them up"
+    )
 
 
 def _as_spec_writes(value: Any) -> Any:

@@ -294,6 +294,10 @@ def test_lookups_that_do_not_fit_the_tables_are_refused(tmp_path, lookup, proble
         ([{"lookup": {"path": "/p", "on": {"a": "b"}, "columns": ["r"]}}] * 2, "two lookups are named 'p'"),
         ([{"lookup": {"path": "/p", "on": {"a": "b"}, "columns": ["r"]}, "filter": "a"}], "got lookup and filter"),
         ([{"lookup": {"path": "/p", "on": {"a": "b"}, "columns": ["r"], "missing": "drop"}}], "steps.0.lookup.missing"),
+        (
+            [{"lookup": {"path": "/p", "on": {"a": "b"}, "columns": ["r"], "valid_from": "c"}}, {"columns": {"at": "x"}}],
+            "steps.0.lookup.valid_from: 'at', the event's time, is made behind this step",
+        ),
     ],
     ids=str,
 )
