@@ -23,8 +23,9 @@ LAST_DAY = os.environ.get("FLIGHTS_LAST_DAY", "2013-12-31")
 @task
 def land(**context: object) -> int:
     """Land the flights scheduled on the day that the data interval covers; again and again gives the same."""
-    from examples.flights.land import land_day  # pyarrow and deltalake are for the run, not for parsing
+    from examples.flights.land import land_airports, land_day  # pyarrow and deltalake are for the run, not for parsing
 
+    land_airports(f"{os.environ['WAREHOUSE']}/airports")
     start = context.get("data_interval_start")
     if not isinstance(start, datetime):
         return 0  # a run without an interval, such as a trigger without a date, takes up what has landed

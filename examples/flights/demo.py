@@ -19,7 +19,7 @@ from types import MappingProxyType
 
 from rich.console import Console
 
-from examples.flights.land import land_days
+from examples.flights.land import land_airports, land_days
 from examples.flights.local_airflow import REPOSITORY, STOP_SECONDS, AirflowError, LocalAirflow, settings_of
 from examples.flights.local_cluster import ClusterError, LocalCluster, spark_environment
 from examples.flights.local_server import LocalServer, ServerError
@@ -88,6 +88,7 @@ def cluster() -> int:
         for worker in spark.state()["workers"]:
             say(f"  {worker['id']}: {worker['cores']} core, {worker['memory']} MiB")
         say(f"  spark://127.0.0.1:{spark.port}, its page at http://127.0.0.1:{spark.web_port} after {time.monotonic() - begun:.0f} s")
+        land_airports(WAREHOUSE / "airports")
         rows = land_days(*HISTORY, WAREHOUSE / "flights")
         say(f"History: {rows:,} flights of {HISTORY[0]} to {HISTORY[1]} landed; the first run takes them up", style="bold")
         connection = {"conn_type": "spark", "host": "spark://127.0.0.1", "port": spark.port, "extra": {"deploy-mode": "client"}}
@@ -140,8 +141,8 @@ def prepare(environment: Mapping[str, str] = MappingProxyType({})) -> None:
     """Land January and backfill its windows in one job, with these variables of the environment."""
     WAREHOUSE.mkdir(parents=True, exist_ok=True)
     say(f"History: the flights of {HISTORY[0]} to {HISTORY[1]}", style="bold")
-    rows = land_days(*HISTORY, WAREHOUSE / "flights")
-    say(f"  {rows:,} flights landed in {WAREHOUSE}/flights")
+    rows, airports = land_days(*HISTORY, WAREHOUSE / "flights"), land_airports(WAREHOUSE / "airports")
+    say(f"  {rows:,} flights landed in {WAREHOUSE}/flights, and {airports:,} airports, whose names they look up")
     first, last = (instant.isoformat() for instant in BACKFILL)
     windowmill("backfill", str(SPEC), "--from", first, "--to", last, environment=environment)
 

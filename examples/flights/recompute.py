@@ -8,10 +8,10 @@ from datetime import date, datetime
 import duckdb
 import pyarrow as pa
 
-from examples.flights.land import raw_flights
+from examples.flights.land import raw_airports, raw_flights
 
 #: Counts, sums and extremes of integers, and the choice of the worst flight, have one right value; these are rounded on their way.
-_EXACT = ("window_start", "flights", "total_delay", "min_delay", "max_delay", "worst_flight", "late_flights")
+_EXACT = ("window_start", "flights", "total_delay", "min_delay", "max_delay", "worst_flight", "worst_to", "late_flights")
 _ROUNDED = ("mean_delay", "stddev_delay", "share_late")
 
 # A window is out when the watermark (greatest departure so far, less 4 hours of disorder) is an hour of lateness past its end.
@@ -26,8 +26,9 @@ with
       origin, carrier, dep_delay as delay, make_date(year, month, day) as landed_on,
       time_hour + to_minutes(minute) as scheduled,
       time_hour + to_minutes(minute) + to_minutes(dep_delay) as departed,
-      format('{}-{}-{}-{}-{:04d}-{:02d}-{:02d}-{:02d}{:02d}', carrier, flight, origin, dest, year, month, day, hour, minute) as flight_id
-    from raw
+      format('{}-{}-{}-{}-{:04d}-{:02d}-{:02d}-{:02d}{:02d}', carrier, flight, origin, dest, year, month, day, hour, minute) as flight_id,
+      airports.name as airport
+    from raw left join airports on dest = faa
     where make_date(year, month, day) <= $last_day and dep_delay is not null
   ),
   seen as (
@@ -77,6 +78,7 @@ select
   max(delay) as max_delay,
   stddev_samp(delay) as stddev_delay,
   first(flight_id order by delay desc, departed, flight_id) as worst_flight,
+  first(airport order by delay desc, departed, flight_id) as worst_to,
   count(*) filter (delay > 15) as late_flights,
   count(*) filter (delay > 15) / count(*) as share_late
 from (from placed union all by name from shown)
@@ -139,6 +141,7 @@ def compare(published: pa.Table, *, after: datetime, last_day: date) -> Agreemen
     with duckdb.connect() as database:
         # Without time zones, which are all UTC here: DuckDB would need its ICU extension to compute with them.
         database.register("raw", _without_zone(raw_flights(), "time_hour"))
+        database.register("airports", raw_airports())
         database.register("published", published)
         database.execute(f"create table recomputed as {_WINDOWS}", {"last_day": last_day, "after": after.replace(tzinfo=None)})
         compared, missing, surplus, unequal, difference, nulls = database.execute(_COMPARED).fetchone() or (0,) * 6
