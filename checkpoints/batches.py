@@ -97,7 +97,7 @@ class Plan(_Kinds):
     zones: dict[str, str] = field(default_factory=dict)
     #: Identifies the source's commit of ``to_version``: a copy that has diverged has another mark; null if unknown.
     source_mark: str | None = None
-    #: Tables that it looks up, by name of the lookup: Delta id and version, or of a folder the number of files.
+    #: Tables that it looks up, by name of the lookup: Delta id and version, or of a folder a digest of its list of files.
     lookups: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: Name of the pipeline.
     pipeline: str = ""

@@ -20,7 +20,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
-from windowmill.checkpoints.batches import Batch, RestatePlan
+from windowmill.checkpoints.batches import Batch, RestatePlan, digest_of
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs import json_lines
 from windowmill.jobs.conditions.evaluated import OutsideError, name_of
@@ -104,8 +104,10 @@ class LookupTable:
     @property
     def pin(self) -> dict[str, Any]:
         """What a plan records of it."""
-        own = {"id": self.source.table_id, "version": self.source.version}
-        return own if isinstance(self.source, DeltaSource) else {"id": self.source.table_id, "files": len(self.files)}
+        if isinstance(self.source, DeltaSource):
+            return {"id": self.source.table_id, "version": self.source.version}
+        files = sorted((path, stat.size, stat.mtime_ns) for path, stat in self.source.listed.items())
+        return {"id": self.source.table_id, "files": digest_of(map(str, files))}
 
     def read(self, columns: Sequence[str]) -> pa.Table:
         """Its ``columns``, all rows; raises ``SourceError`` if it cannot be read."""
