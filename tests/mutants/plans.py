@@ -7,6 +7,7 @@ COLUMNS = "tests/jobs/test_columns.py::test_"
 LEDGER = "tests/checkpoints/test_ledger.py::test_"
 CODE = "tests/jobs/test_code.py::test_"
 STEPS = "tests/jobs/test_row_steps.py::test_"
+LOOKUPS = "tests/jobs/test_lookups.py::test_"
 CHANGES = "tests/jobs/test_applied_changes.py::test_"
 
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
@@ -29,8 +30,25 @@ MUTANTS = {
         (
             "rows-on-which-a-step-fails-go-on",
             "jobs.sources.row_steps:RowSteps.computed",
-            instead("value.failed & on", "value.failed & ~on"),
+            instead("found.failed & on", "found.failed & ~on"),
         ),
+    ],
+    f"{LOOKUPS}values_are_those_of_duckdbs_joins": [
+        (
+            "valid-only-after-its-time",
+            "jobs.sources.lookups:_Index.places",
+            instead("np.searchsorted(self.since, _, side='right')", "np.searchsorted(self.since, times.fill_null(0).to_numpy())"),
+        ),
+    ],
+    f"{LOOKUPS}a_plan_pins_the_version_of_the_table": [
+        ("newest-version-looked-up", "jobs.batch.steps:_Steps.__init__", instead("pinned(_, plan.lookups)", "runnable.pipeline")),
+    ],
+    f"{LOOKUPS}a_changed_table_is_taken_up_by_a_restatement": [
+        ("rows-without-a-match-stay-quarantined", "jobs.batch.restating:counting_reasons", never("plan.lookup is not None")),
+        ("values-before-a-change-forgotten", "jobs.batch.restating:touched_rows", instead("_looking_up_changes(...)", "()")),
+    ],
+    f"{LOOKUPS}a_row_that_goes_takes_with_it_what_it_looked_up_before_the_table_changed": [
+        ("rows-that-go-leave-what-they-looked-up", "jobs.batch.planning:next_restatement", never("_ and 'lookups' in fields")),
     ],
     f"{CHANGES}vouched_intervals_close_windows_to_the_rows_that_they_closed_them_to": [
         (
