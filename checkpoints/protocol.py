@@ -40,11 +40,23 @@ from deltalake.exceptions import CommitFailedError
 
 from windowmill.checkpoints.batches import Batch, Changes, LastWrite, Outcome, Plan, PurgePlan, RestorePlan
 from windowmill.checkpoints.committer import Publication, Rewritten, error_of
+from windowmill.checkpoints.current import MadeOfSink
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_tables import actions_of, entry_name
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import EXPENDABLE, ORDER, REBUILD, BatchCommit, OwnTable, check_table_version, refuse_foreign, reread
+from windowmill.checkpoints.own_tables import (
+    EXPENDABLE,
+    ORDER,
+    REBUILD,
+    BatchCommit,
+    OwnTable,
+    check_table_version,
+    is_made_again,
+    is_own,
+    refuse_foreign,
+    reread,
+)
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.rewriting import ErasedFiles, KeysFile, UndoneFiles
 from windowmill.checkpoints.stores import (
@@ -65,7 +77,6 @@ from windowmill.windowing.errors import (
     LedgerError,
     MachineError,
     OutOfTurnError,
-    SinkError,
     StateCorruptError,
     StateMissingError,
     StorageFullError,
@@ -120,7 +131,8 @@ def record(
 def _check_tables(ledger: Ledger, plan: Plan, changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]) -> None:
     """Refuse tables that others have changed since :func:`.verify`, or that do not take the rows."""
     for role, before in ledger.written().items():
-        refuse_foreign(ledger, tables[role], before)
+        if role in tables:
+            refuse_foreign(ledger, tables[role], before)
     for role, each in changes.items():
         tables[role].refuse_misfit(each)
         gone = tables[role].missing(each.files)
@@ -129,8 +141,8 @@ def _check_tables(ledger: Ledger, plan: Plan, changes: Mapping[str, Changes], ta
                 f"{role} {tables[role].place}: {gone[0].path}, which batch {plan.batch} has just written, is gone, as after a VACUUM "
                 "without retention by others; nothing was recorded, run again"
             )
-        if role == "sink" and role not in ledger.written():
-            _refuse_strange_sink(ledger, plan, tables[role])
+        if role in ("sink", "current") and role not in ledger.written():
+            _refuse_strange(ledger, plan, tables[role])
 
 
 def _is_lost(ledger: Ledger, plan: Plan) -> bool:
@@ -161,14 +173,16 @@ def publish_pending(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_ch
         batch = ledger.newest
         if batch is None:
             return 0
-        changes = ledger.changes_of(batch)
+        # The spec may want no current table any more.
+        changes = {role: each for role, each in ledger.changes_of(batch).items() if role in tables}
         if batch.status == "held":
             _copy_to_held(tables, changes)
-        for publication in _due(ledger, batch, changes):
+        for publication in _due(ledger, batch, tables, changes):
             try:
                 made += _publish(ledger, batch, tables, publication, accept_changes=accept_changes)
-            except (StateCorruptError, StateMissingError, ForeignWriteError):
-                if not accept_changes or publication.role not in EXPENDABLE:
+            except (StateCorruptError, StateMissingError, ForeignWriteError) as err:
+                accepted = accept_changes and publication.role in EXPENDABLE
+                if not accepted and not is_made_again(ledger, tables[publication.role], err):
                     raise
                 ledger.note(publication.role, None)
         _clear(batch, tables, changes)
@@ -180,7 +194,7 @@ def outstanding(ledger: Ledger, tables: Mapping[str, OwnTable]) -> list[str]:
     batch, lacking = ledger.newest, list[str]()
     if batch is None:
         return []
-    for publication in _due(ledger, batch, ledger.changes_of(batch)):
+    for publication in _due(ledger, batch, tables, ledger.changes_of(batch)):
         found = _found(batch, tables[publication.role], publication)
         if found is None:
             lacking.append(publication.role)
@@ -207,7 +221,7 @@ def rule(
     return outcome
 
 
-def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[Publication]:
+def _due(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], changes: Mapping[str, Changes]) -> list[Publication]:
     """The commits that follow from the records of ``batch``, in order."""
     plan = batch.plan
     note = {"generation": plan.generation, "batch": plan.batch, "attempt": plan.attempt, "verdict": batch.verdict}
@@ -215,6 +229,9 @@ def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[P
     def of(role: str, each: Changes, name: str = "", **more: Any) -> Publication:
         rewrites: Callable[[str, DeltaTable], Rewritten] | None = None  # finds the files with rows that the plan removes
         match plan:
+            case _ if role == "current":
+                rewrites = partial(MadeOfSink.of, sink=tables["sink"].place, view=tables[role].view)
+                more |= {"replaces_all": each.replaces is not None}
             case RestorePlan() if role in ("sink", "quarantine"):
                 rewrites = partial(UndoneFiles.of, plan=plan, role=role)
             case PurgePlan():
@@ -225,7 +242,7 @@ def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[P
     due += [of("quality", each, f"quality/{n}") for n, each in enumerate(batch.validations, start=1)]
     if batch.status == "committed":
         left_out = ("quality", *batch.left_out)
-        due += [of(role, changes[role]) for role in (*ORDER, "held") if role in changes and role not in left_out]
+        due += [of(role, changes[role]) for role in (*ORDER, "held") if role in changes and role in tables and role not in left_out]
     elif batch.status == "held" and "sink" in changes:
         due.append(of("held", replace(changes["sink"], kept=(), removes=(), replaces=None), replaces_all=True))
     return due
@@ -251,8 +268,8 @@ def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publi
             if not accept_changes or role == "state":
                 # Whoever undoes the foreign change later would also undo a commit on top of it.
                 refuse_foreign(ledger, table, before)
-        elif role == "sink":
-            _refuse_strange_sink(ledger, batch.plan, table)
+        elif role in ("sink", "current"):
+            _refuse_strange(ledger, batch.plan, table)
         if batch.holds and role not in ("quality", "held"):
             for files, folder in _held_copies(role, publication.changes):  # copied back if they are gone here
                 table.fetch(files, f"{tables['held'].place}/{folder}".rstrip("/"))
@@ -316,16 +333,15 @@ def _clear(batch: Batch, tables: Mapping[str, OwnTable], changes: Mapping[str, C
             tables[role].remove(each.files)
 
 
-def _refuse_strange_sink(ledger: Ledger, plan: Plan, table: OwnTable) -> None:
-    """Refuse a sink that has appeared since the first batch was planned."""
-    if table.table_version() is None:
+def _refuse_strange(ledger: Ledger, plan: Plan, table: OwnTable) -> None:
+    """Refuse a sink that has appeared since the first batch was planned, and a current table that the pipeline has not made."""
+    if table.table_version() is None or is_own(ledger, table):
         return
-    first = table.change_at(0)
-    if first is None or first.note.get("generation") != ledger.generation:
-        raise SinkError(
-            f"sink {table.place}: another pipeline or writer has made a table there since batch {plan.batch} was planned; move it "
-            "away, or choose another sink.path, and run again"
-        )
+    since, field = (f" since batch {plan.batch} was planned", "sink.path") if table.role == "sink" else ("", "sink.current")
+    raise error_of(table.role)(
+        f"{table.role} {table.place}: another pipeline or writer has made a table there{since}; move it away, or choose another {field}, "
+        "and run again"
+    )
 
 
 def _storage_error(table: OwnTable, batch: Batch, err: Exception) -> WindowmillError | None:

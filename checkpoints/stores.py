@@ -77,6 +77,8 @@ def use_options_of(pipeline: Pipeline) -> None:
         table = tables[field]
         if table is not None and table.path is not None:
             use_options({table.path: options})
+    if "sink" in own and pipeline.sink is not None and pipeline.sink.current is not None:
+        use_options({pipeline.sink.current: own["sink"]})
     below = own.get("checkpoints") or own.get("sink")
     if below:
         use_options({Places.of(pipeline).root: below})

@@ -79,6 +79,15 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         ),
         "filter": ("A Spark SQL condition; the steps behind it, and windows, see the rows for which it is true.", "delay is not null"),
     },
+    "Sink": {
+        "path": _PATH,
+        "storage_options": _STORAGE,
+        "table": _TABLE,
+        "current": (
+            "Folder of a second Delta table, with one row for each key and window: the newest; its storage options are those of the sink.",
+            "${WAREHOUSE}/flight_delays_now",
+        ),
+    },
     "Table": {"path": _PATH, "storage_options": _STORAGE, "table": _TABLE},
     "Time": {
         "column": ("The column that says when an event happened: timestamp, date, text that reads as one, or integer.", "departed_at"),

@@ -71,6 +71,7 @@ class MemoryTable:
     log: Log
     tables: Mapping[str, Log]
     probe: Probe = at_once
+    view: None = None
 
     @property
     def place(self) -> str:
