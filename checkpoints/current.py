@@ -118,7 +118,7 @@ class CurrentView:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredRows:
+class SinkFiles:
     """Files with the columns of a sink, in the folder ``place``; ``entries`` are those of the log, as :func:`.files_of` gives them."""
 
     place: str
@@ -126,7 +126,7 @@ class StoredRows:
     entries: Sequence[Mapping[str, Any]]
 
     @classmethod
-    def of_sink(cls, place: str, snapshot: DeltaTable | None, changes: Changes) -> StoredRows:
+    def of_sink(cls, place: str, snapshot: DeltaTable | None, changes: Changes) -> SinkFiles:
         """The sink at ``place`` as it is once ``changes`` are committed to its ``snapshot``, null if there is no table yet."""
         fields = [] if snapshot is None else list(pa.schema(snapshot.schema().to_arrow()))
         known, gone = {each.name.lower() for each in fields}, set(changes.removes)
@@ -181,24 +181,24 @@ class StoredRows:
 
 
 @dataclass(frozen=True, slots=True)
-class NewRows:
+class AddedRows:
     """The rows that a batch adds to a sink, in files of it."""
 
-    files: StoredRows
+    files: SinkFiles
     #: Number of the first file that may also have rows that the sink has already: those outside the range ``replaces``.
     first_kept: int
     #: Range (begin, end] of window ends whose rows the batch replaces, and names of the windows; null if it replaces none.
     replaces: tuple[int, int, Sequence[str] | None] | None = None
 
     @classmethod
-    def of(cls, sink: StoredRows, made: Changes) -> NewRows:
+    def of(cls, sink: SinkFiles, made: Changes) -> AddedRows:
         """The rows that the changes ``made`` add to the ``sink``."""
         replaces = None if made.replaces is None else (*made.replaces, made.windows)
         first_kept = len(made.files) if replaces is None else len(made.adds)
-        return cls(StoredRows(sink.place, sink.schema, _entries(made.files)), first_kept, replaces)
+        return cls(SinkFiles(sink.place, sink.schema, _entries(made.files)), first_kept, replaces)
 
     def narrow(self, columns: Sequence[str]) -> Iterator[pa.Table]:
-        """As :meth:`StoredRows.narrow`, of all files."""
+        """As :meth:`SinkFiles.narrow`, of all files."""
         for number in range(len(self.files.entries)):
             for rows in self.files.narrow(columns, number):
                 yield rows if number < self.first_kept else rows.filter(pa.array(self.replace(rows)))
@@ -217,7 +217,7 @@ class MadeOfSink:
     """The whole table at ``table``, from all rows of its ``sink``."""
 
     table: str
-    sink: StoredRows
+    sink: SinkFiles
     view: CurrentView
     #: Paths of all files that the table has, which go.
     files: tuple[str, ...]
@@ -225,7 +225,7 @@ class MadeOfSink:
     @classmethod
     def of(cls, table: str, snapshot: DeltaTable, *, sink: str, view: CurrentView) -> MadeOfSink:
         """Of the published table at ``sink``, in the place of all files of ``snapshot``, the current table at ``table``."""
-        rows = StoredRows.of_sink(sink, newest(sink), Changes())
+        rows = SinkFiles.of_sink(sink, newest(sink), Changes())
         return cls(table, rows, view, _paths(files_of(snapshot)))
 
     def keep(self, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
@@ -243,9 +243,9 @@ class MadeOfSink:
 class Merged:
     """All files of the table are rewritten: by a batch that adds many rows to the sink."""
 
-    old: StoredRows
-    new: NewRows
-    sink: StoredRows
+    old: SinkFiles
+    new: AddedRows
+    sink: SinkFiles
     view: CurrentView
 
     @property
@@ -277,14 +277,14 @@ class Merged:
 class Revised:
     """The files whose rows a batch changes are rewritten."""
 
-    old: StoredRows
+    old: SinkFiles
     view: CurrentView
     #: By number of the file, the rows that go, and the rows that it gets; the number of files is that of a new one.
     gone: Mapping[int, Ints]
     fresh: Mapping[int, pa.Table]
 
     @classmethod
-    def of(cls, old: StoredRows, new: NewRows, sink: StoredRows, view: CurrentView) -> Revised:
+    def of(cls, old: SinkFiles, new: AddedRows, sink: SinkFiles, view: CurrentView) -> Revised:
         """After a batch that adds the rows ``new`` to the ``sink``; reads those rows of the table whose keys they have."""
         added = pa.concat_tables([_empty(view, old.schema), *new.narrow(view.columns)])
         before = pa.concat_tables([added.slice(0, 0), *_same_pairs(old, added, new, view)])
@@ -345,7 +345,7 @@ def changes_of(runnable: Runnable, ledger: Ledger, plan: Plan, made: Changes) ->
             f"current {table}: cannot be read ({first_line(err)}); "
             + remedy(err, "remove its folder, and the next run makes it of the sink again")
         ) from err
-    after, entries = StoredRows.of_sink(sink, existing(sink), made), [] if stored is None else files_of(stored)
+    after, entries = SinkFiles.of_sink(sink, existing(sink), made), [] if stored is None else files_of(stored)
     written = ledger.written()
     shown, own = written.get("sink"), written.get("current")
     follows = shown is not None and own is not None and own.batch == shown.batch and None not in (own.digest, shown.digest)
@@ -355,7 +355,7 @@ def changes_of(runnable: Runnable, ledger: Ledger, plan: Plan, made: Changes) ->
         return Changes.of(after.schema, kept=files, removes=_paths(entries), replaces=(AXIS_BEGIN, AXIS_END))
     if plan.keeps_view:
         return Changes()
-    old, new = StoredRows(table, after.schema, entries), NewRows.of(after, made)
+    old, new = SinkFiles(table, after.schema, entries), AddedRows.of(after, made)
     many = new.files.rows > ROWS_AT_ONCE // 8
     change = Merged(old, new, after, view) if many else Revised.of(old, new, after, view)
     return Changes(kept=change.keep(batch=plan.batch, attempt=plan.attempt), removes=change.files)
@@ -399,7 +399,7 @@ def _shares(parts: Callable[[], Iterable[pa.Table]], n_rows: int, view: CurrentV
             yield pa.concat_tables(found)
 
 
-def _same_pairs(old: StoredRows, added: pa.Table, new: NewRows, view: CurrentView) -> Iterator[pa.Table]:
+def _same_pairs(old: SinkFiles, added: pa.Table, new: AddedRows, view: CurrentView) -> Iterator[pa.Table]:
     """The rows of the table that have a key and window of the ``added`` ones, or that ``new`` rows replace."""
     pairs = added.select(view.pair).group_by(view.pair, use_threads=False).aggregate([])
     for number, entry in enumerate(old.entries):
@@ -409,7 +409,7 @@ def _same_pairs(old: StoredRows, added: pa.Table, new: NewRows, view: CurrentVie
                 yield rows.filter(pa.array(are_among(rows, own, view.pair) | new.replace(rows)))
 
 
-def _places(old: StoredRows, before: pa.Table, fresh: pa.Table, view: CurrentView) -> Ints:
+def _places(old: SinkFiles, before: pa.Table, fresh: pa.Table, view: CurrentView) -> Ints:
     """For each of the ``fresh`` rows the number of its file: that of the row ``before`` with its key, else one whose keys are near."""
     n_files = len(old.entries)
     pair, n_pairs = codes_of([before, fresh], view.pair)
@@ -475,7 +475,7 @@ def _with_files(rows: pa.Table, *, shift: int) -> pa.Table:
 
 
 def _empty(view: CurrentView, schema: pa.Schema) -> pa.Table:
-    """No rows, with the columns of :meth:`StoredRows.narrow`."""
+    """No rows, with the columns of :meth:`SinkFiles.narrow`."""
     known = {each.name: each.type for each in schema} | {_FILE: pa.int64(), _ROW: pa.int64()}
     return pa.schema([(name, known.get(name, pa.bool_())) for name in (*view.columns, _FILE, _ROW)]).empty_table()
 

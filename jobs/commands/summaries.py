@@ -27,9 +27,8 @@ from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
 from windowmill.jobs.batch.planning import Waiting
 from windowmill.jobs.batch.progress import CommittedBatch, Progress, missed_windows, warnings_of
-from windowmill.jobs.batch.window_history import rulings
+from windowmill.jobs.batch.window_history import kept_verdict, named_where_unreadable, rulings
 from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, errors, load_pipeline, show
-from windowmill.jobs.kept_verdicts import kept_verdict, named_where_unreadable
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.axis import from_us

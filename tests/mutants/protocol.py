@@ -34,7 +34,11 @@ MUTANTS = {
             "checkpoints.committer:beyond_delta_rs",
             never("any((_.startswith('delta.constraints.') for _ in _.configuration))"),
         ),
-        ("spark-commits-on-object-storage", "checkpoints.committer:DeltaRsCommitter._other", without("raise SinkRefusedError(...)")),
+        (
+            "spark-commits-on-object-storage",
+            "checkpoints.committer:DeltaRsCommitter._other",
+            never("not is_local(place)"),
+        ),
     ],
     f"{PROTOCOL}of_two_attempts_one_wins_and_the_files_of_the_other_go": [
         (
@@ -54,8 +58,8 @@ MUTANTS = {
         ("not-landed-passes", "checkpoints.protocol:_publish", instead("raise error_of(_)(...)", "return False")),
     ],
     f"{FOREIGN_CHANGES}a_sink_that_another_pipeline_made_meanwhile_is_refused": [
-        ("strange-sink-taken-before-the-record", "checkpoints.protocol:_check_tables", without("_refuse_strange_sink(...)")),
-        ("strange-sink-taken-behind-the-record", "checkpoints.protocol:_publish", without("_refuse_strange_sink(...)")),
+        ("strange-sink-taken-before-the-record", "checkpoints.protocol:_check_tables", without("_refuse_strange(...)")),
+        ("strange-sink-taken-behind-the-record", "checkpoints.protocol:_publish", without("_refuse_strange(...)")),
     ],
     f"{PROTOCOL}a_recorded_file_that_is_gone_is_named": [
         (
@@ -137,7 +141,7 @@ MUTANTS = {
         ("commit-on-top-of-a-foreign-change", "checkpoints.protocol:_publish", never('not _ or _ == "state"')),
     ],
     f"{FOREIGN_CHANGES}changes_are_accepted_once_and_for_all": [
-        ("accepted-changes-forgotten", "checkpoints.own_tables:_verify_table", without("_.note(_, replace(...))")),
+        ("accepted-changes-forgotten", "checkpoints.own_tables:_verify_table", without("_.note(_, None if _ else replace(...))")),
     ],
     f"{FOREIGN_CHANGES}rows_that_others_delete_after_a_compaction_and_restore": [
         ("restore-after-a-compaction-is-foreign", "checkpoints.own_tables:foreign_change", without("_.moved_in")),
