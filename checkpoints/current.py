@@ -16,6 +16,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,8 @@ from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.stores import remedy
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, to_us
 from windowmill.windowing.columnar.added_columns import RETRACTED
-from windowmill.windowing.columnar.hashes import buckets_of
-from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_values
+from windowmill.windowing.columnar.hashes import buckets_of, row_checksums
+from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_values, first_rows
 from windowmill.windowing.errors import SinkError, SinkRefusedError, first_line
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.spec import Pipeline
@@ -223,10 +224,15 @@ class MadeOfSink:
     files: tuple[str, ...]
 
     @classmethod
-    def of(cls, table: str, snapshot: DeltaTable, *, sink: str, view: CurrentView) -> MadeOfSink:
-        """Of the published table at ``sink``, in the place of all files of ``snapshot``, the current table at ``table``."""
+    def of(cls, table: str, snapshot: DeltaTable | None, *, sink: str, view: CurrentView) -> MadeOfSink:
+        """Of the published table at ``sink``, in the place of all files of ``snapshot``, the current table at ``table`` if there is one."""
         rows = SinkFiles.of_sink(sink, newest(sink), Changes())
-        return cls(table, rows, view, _paths(files_of(snapshot)))
+        return cls(table, rows, view, () if snapshot is None else _paths(files_of(snapshot)))
+
+    def changes(self, *, batch: int, attempt: str) -> Changes:
+        """The changes that put the table's rows in the place of all that it has; writes the files."""
+        files = self.keep(batch=batch, attempt=attempt)
+        return Changes.of(self.sink.schema, kept=files, removes=self.files, replaces=(AXIS_BEGIN, AXIS_END))
 
     def keep(self, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
         """Write the table's rows to files."""
@@ -234,9 +240,29 @@ class MadeOfSink:
 
     def rows(self) -> Iterator[pa.Table]:
         """The table's rows, some at a time."""
-        every = lambda: (rows for number in range(len(self.sink.entries)) for rows in self.sink.narrow(self.view.columns, number))  # noqa: E731
-        for own in _shares(every, self.sink.rows, self.view):
-            yield from self.sink.whole(own.take(pa.array(self.view.newest(own))))
+        for share in _shares(self.sink.rows, self.view):
+            yield from self._rows_of(share)
+
+    def _rows_of(self, share: Callable[[pa.Table], pa.Table]) -> Iterator[pa.Table]:
+        parts = (rows for number in range(len(self.sink.entries)) for rows in self.sink.narrow(self.view.columns, number))
+        own = pa.concat_tables([_empty(self.view, self.sink.schema), *map(share, parts)])
+        yield from self.sink.whole(own.take(pa.array(self.view.newest(own))))
+
+    def differing(self, shown: Sequence[str]) -> Iterator[pa.Table]:
+        """The pairs of which the files ``shown`` of the table have another row than the sink, some at a time."""
+        empty = self.sink.schema.empty_table()
+        for share in _shares(self.sink.rows, self.view):
+            made = pa.concat_tables([empty, *self._rows_of(share)])
+            there = pa.concat_tables([empty, *map(share, rows_of(self.table, shown, self.sink.schema))])
+            pair, n_pairs = codes_of([made, there], self.view.pair)
+            sums = [np.zeros(n_pairs, np.int64) for _ in range(2)]
+            counts = [np.zeros(n_pairs, np.int64) for _ in range(2)]
+            for place, (rows, codes) in enumerate(((made, pair[: len(made)]), (there, pair[len(made) :]))):
+                np.add.at(sums[place], codes, row_checksums(rows).to_numpy())
+                np.add.at(counts[place], codes, 1)
+            differs = (sums[0] != sums[1]) | (counts[0] != counts[1])
+            firsts = pa.concat_tables([made, there]).select(self.view.pair).take(pa.array(first_rows(pair)))
+            yield firsts.filter(pa.array(differs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,8 +283,8 @@ class Merged:
         return _written(self.old.place, self.old.schema, self.view, self._rows(), batch=batch, attempt=attempt)
 
     def _rows(self) -> Iterator[pa.Table]:
-        n_rows = self.old.rows + self.new.files.rows
-        for rows in _shares(self._narrow, n_rows, self.view):
+        for share in _shares(self.old.rows + self.new.files.rows, self.view):
+            rows = pa.concat_tables(list(map(share, self._narrow())))
             of_table = rows.column(_FILE).to_numpy() < 0
             best, lacking = self.view.compared(rows, of_table, of_table & self.new.replace(rows))
             yield from self.old.whole(_with_files(rows.take(pa.array(best[of_table[best]])), shift=len(self.old.entries)))
@@ -335,24 +361,26 @@ def check_sink(path: str) -> None:
         raise SinkRefusedError(f"sink {path}: {reason}, so its current rows cannot be kept; alter the table, or leave sink.current out")
 
 
+def opened(table: str) -> DeltaTable | None:
+    """The current table at ``table``; null if there is none. Raises ``SinkError`` if it cannot be opened."""
+    try:
+        return existing(table)
+    except DeltaError as err:
+        advice = remedy(err, "remove its folder, and the next run makes it of the sink again")
+        raise SinkError(f"current {table}: cannot be opened ({first_line(err)}); {advice}") from err
+
+
 def changes_of(runnable: Runnable, ledger: Ledger, plan: Plan, made: Changes) -> Changes:
     """What the batch of ``plan`` changes in the current table if it makes the changes ``made`` to the sink; writes the files."""
     table, sink, view = str(runnable.current_path), runnable.sink_path, CurrentView.of(runnable.pipeline)
-    try:
-        stored = existing(table)
-    except DeltaError as err:
-        raise SinkError(
-            f"current {table}: cannot be read ({first_line(err)}); "
-            + remedy(err, "remove its folder, and the next run makes it of the sink again")
-        ) from err
+    stored = opened(table)
     after, entries = SinkFiles.of_sink(sink, existing(sink), made), [] if stored is None else files_of(stored)
     written = ledger.written()
     shown, own = written.get("sink"), written.get("current")
     follows = shown is not None and own is not None and own.batch == shown.batch and None not in (own.digest, shown.digest)
     takes_back = plan.changes_spec or (bool(made.removes) and made.replaces is None)
     if stored is None or not follows or takes_back or _columns(stored) != [(each.name, each.type) for each in after.schema]:
-        files = MadeOfSink(table, after, view, _paths(entries)).keep(batch=plan.batch, attempt=plan.attempt)
-        return Changes.of(after.schema, kept=files, removes=_paths(entries), replaces=(AXIS_BEGIN, AXIS_END))
+        return MadeOfSink(table, after, view, _paths(entries)).changes(batch=plan.batch, attempt=plan.attempt)
     if plan.keeps_view:
         return Changes()
     old, new = SinkFiles(table, after.schema, entries), AddedRows.of(after, made)
@@ -387,16 +415,14 @@ def _gathered(parts: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def _shares(parts: Callable[[], Iterable[pa.Table]], n_rows: int, view: CurrentView) -> Iterator[pa.Table]:
-    """All rows of ``parts``, which has so many, by shares of the keys of about :data:`ROWS_AT_ONCE` rows; each share reads the parts."""
-    n_shares = max(1, -(-n_rows // ROWS_AT_ONCE)) if view.keys else 1
-    for share in range(n_shares):
-        found = list[pa.Table]()
-        for rows in parts():
-            is_own = n_shares == 1 or pa.array(buckets_of(rows.select(list(view.keys)), n_shares) == share)
-            found.append(rows if n_shares == 1 else rows.filter(is_own))
-        if found:
-            yield pa.concat_tables(found)
+def _shares(n_rows: int, view: CurrentView) -> Iterator[Callable[[pa.Table], pa.Table]]:
+    """Shares of the keys of so many rows, each of about :data:`ROWS_AT_ONCE` rows: functions that choose rows of the share."""
+    n_shares = -(-n_rows // ROWS_AT_ONCE) if view.keys else 1
+
+    def of_share(share: int, rows: pa.Table) -> pa.Table:
+        return rows.filter(pa.array(buckets_of(rows.select(list(view.keys)), n_shares) == share))
+
+    yield from [partial(of_share, share) for share in range(n_shares)] if n_shares > 1 else [lambda rows: rows]
 
 
 def _same_pairs(old: SinkFiles, added: pa.Table, new: AddedRows, view: CurrentView) -> Iterator[pa.Table]:

@@ -40,7 +40,7 @@ from deltalake.exceptions import CommitFailedError
 
 from windowmill.checkpoints.batches import Batch, Changes, LastWrite, Outcome, Plan, PurgePlan, RestorePlan
 from windowmill.checkpoints.committer import Publication, Rewritten, error_of
-from windowmill.checkpoints.current import MadeOfSink
+from windowmill.checkpoints.current import MadeOfSink, opened
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_tables import actions_of, entry_name
 from windowmill.checkpoints.failpoints import reach
@@ -181,10 +181,13 @@ def publish_pending(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_ch
             try:
                 made += _publish(ledger, batch, tables, publication, accept_changes=accept_changes)
             except (StateCorruptError, StateMissingError, ForeignWriteError) as err:
-                accepted = accept_changes and publication.role in EXPENDABLE
-                if not accepted and not is_made_again(ledger, tables[publication.role], err):
+                again = is_made_again(ledger, tables[publication.role], err)
+                if not again and not (accept_changes and publication.role in EXPENDABLE):
                     raise
                 ledger.note(publication.role, None)
+                if again:
+                    _make_again(ledger, batch, tables, publication)
+                    made += 1
         _clear(batch, tables, changes)
     return made
 
@@ -253,7 +256,10 @@ def _found(batch: Batch, table: OwnTable, publication: Publication, *, anywhere:
     before = batch.outcome.written.get(publication.role)
     paths = [file.path for file in publication.changes.files]
     after = -1 if before is None or anywhere else before.version
-    return table.commit_of(publication.app_id, publication.batch, after=after, paths=paths)
+    found = table.commit_of(publication.app_id, publication.batch, after=after, paths=paths)
+    if found is None and after >= 0 and publication.role == "current" and table.newest_batch(publication.app_id) == publication.batch:
+        return table.commit_of(publication.app_id, publication.batch, after=-1)  # of a table that has been made again
+    return found
 
 
 def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publication: Publication, *, accept_changes: bool) -> bool:
@@ -293,6 +299,18 @@ def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publi
     return earlier is None
 
 
+def _make_again(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publication: Publication) -> None:
+    """Make the current table of the published sink: it is missing, older or elsewhere, or recorded files are gone."""
+    table = tables[publication.role]
+    whole = MadeOfSink.of(table.place, opened(table.place), sink=tables["sink"].place, view=table.view)
+    changes = whole.changes(batch=batch.number, attempt=batch.attempt)
+    table.commit(replace(publication, changes=changes, note={**publication.note, "rewritten": True}, replaces_all=True))
+    found = _found(batch, table, publication, anywhere=True)
+    if found is None:
+        raise error_of(table.role)(f"{table.role} {table.place}: the commit of batch {batch.number} is not in the table; run again")
+    _note(ledger, batch, table, publication, found)
+
+
 def _note(ledger: Ledger, batch: Batch, table: OwnTable, publication: Publication, found: BatchCommit) -> None:
     """Check that the commit ``found`` is the recorded one, and note it for the next record."""
     expected = publication.changes.digest
@@ -303,10 +321,18 @@ def _note(ledger: Ledger, batch: Batch, table: OwnTable, publication: Publicatio
             f"{found.digest} instead of {expected}); {REBUILD}"
         )
     before = ledger.written().get(table.role)
+    if before is not None and before.version >= found.version and _is_made_again(table, before):
+        before = None
     if before is None or before.version < found.version:  # else the user has accepted later changes by others
         current = table.table_version() if before is None else None
         table_id = before.table_id if before else current.table_id if current else ""
         ledger.note(table.role, LastWrite(batch.number, table_id, found.version, found.digest))
+
+
+def _is_made_again(table: OwnTable, before: LastWrite) -> bool:
+    """Whether ``table`` is a current table that was made after the one that had been written ``before``."""
+    there = table.table_version() if table.role == "current" else None
+    return there is not None and there.table_id != before.table_id
 
 
 def _copy_to_held(tables: Mapping[str, OwnTable], changes: Mapping[str, Changes]) -> None:
