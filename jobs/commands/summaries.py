@@ -122,11 +122,13 @@ def status_of(pipeline: Pipeline) -> Answer:
         "late_missed": last.counts.late_missed if last else {},
         "warning": "; ".join(warnings_of(last.counts, pipeline, places)) or None if last else None,
         "sink": pipeline.sink.place if pipeline.sink else None,
+        **({"current": redacted(pipeline.sink.current)} if pipeline.sink and pipeline.sink.current else {}),
         "checkpoints": redacted(places.root),
     }
     table = facts_table()
     labels = {
         "compute": "last computed by",
+        "current": "current rows",
         "emitted": "results through",
         "late_missed": "late in last batch",
         "seen": "latest event",
