@@ -334,7 +334,7 @@ class Pipeline(SpecMapping):
         if "checkpoints" not in tables and "sink" in tables:
             tables["the sink's checkpoints"] = f"{tables['sink'].rstrip('/')}.windowmill"
         if self.sink and self.sink.current:
-            tables["sink.current"] = self.sink.current
+            tables = {"sink.current": self.sink.current, **tables}
         for one, other in combinations(tables, 2):
             inner, outer = (one, other) if within(tables[one], tables[other]) else (other, one)
             if within(tables[inner], tables[outer]):
