@@ -186,6 +186,7 @@ class History:
         if not DeltaTable.is_deltatable(place):
             assert self.removed, "there is no current table"
             return
+        self.removed = False
         rows = _with_integers(DeltaTable(place).to_pyarrow_table())
         assert rows.column_names == DeltaTable(self.spec["sink"]["path"]).to_pyarrow_table().column_names
         wanted = current(dict.fromkeys({row["window"] for row in every}, False), self.pipeline.keys, every)
@@ -306,8 +307,8 @@ class History:
     def _disturb(self) -> None:
         """Others join the files of the current table, or remove it."""
         place = self.spec["sink"]["current"]
-        self.removed = self.rng.random() < 0.3
-        if self.removed:
+        if self.rng.random() < 0.3:
+            self.removed = True
             shutil.rmtree(place, ignore_errors=True)
         elif DeltaTable.is_deltatable(place):
             DeltaTable(place).optimize.compact()
