@@ -6,6 +6,7 @@ PROTOCOL = "tests/checkpoints/test_protocol.py::test_"
 UPKEEP = "tests/checkpoints/test_upkeep.py::test_"
 SIMULATOR = "tests/simulator/test_simulator.py::test_"
 FOREIGN_CHANGES = "tests/checkpoints/test_foreign_changes.py::test_"
+CURRENT = "tests/jobs/test_current.py::test_"
 PLANS = "tests/jobs/test_plans.py::test_"
 CHUNKS = "tests/windowing/test_chunks.py::test_"
 
@@ -148,5 +149,16 @@ MUTANTS = {
     ],
     f"{FOREIGN_CHANGES}a_table_whose_first_log_entries_are_gone": [
         ("log-without-its-beginning", "checkpoints.own_tables:OwnTable.table_version", without("raise self._unreadable(...)")),
+    ],
+    f"{CURRENT}after_each_batch_the_table_has_the_newest_row_of_the_latest_view": [
+        ("older-rows-not-searched", "checkpoints.current:CurrentView.compared", instead("(_1 < 0) | _2", "_1 < 0")),
+        ("kept-rows-are-new", "checkpoints.current:AddedRows.narrow", always("_ < _.first_kept")),
+        ("search-ends-too-soon", "checkpoints.current:SinkFiles.search", always("int(_.min()) > _")),
+    ],
+    f"{CURRENT}it_may_come_later_go_and_move": [
+        ("stale-current-table-goes-on", "checkpoints.current:changes_of", always("own.batch == shown.batch")),
+    ],
+    f"{CURRENT}files_that_others_move_between_record_and_commit_are_made_again": [
+        ("missing-current-table-not-made-again", "checkpoints.protocol:publish_pending", without("_make_again(...)")),
     ],
 }
