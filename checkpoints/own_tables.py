@@ -430,8 +430,8 @@ def reread(ledger: Ledger) -> Iterator[None]:
 def refuse_committed(plan: Plan, ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
     """Raise ``LedgerBehindError`` if a table already contains the batch number of ``plan``."""
     with reread(ledger):
-        for role in (role for role in ORDER if role in tables):
-            found = tables[role].newest_batch(plan.app_id(role))
+        for role in ORDER:
+            found = tables[role].newest_batch(plan.app_id(role)) if role in tables else None
             if found is not None and found >= plan.batch:
                 raise LedgerBehindError(
                     f"{role} {tables[role].place}: batch {found} is committed already, but the ledger does not contain it; the ledger was "

@@ -173,8 +173,7 @@ def publish_pending(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_ch
         batch = ledger.newest
         if batch is None:
             return 0
-        # The spec may want no current table any more.
-        changes = {role: each for role, each in ledger.changes_of(batch).items() if role in tables}
+        changes = ledger.changes_of(batch)
         if batch.status == "held":
             _copy_to_held(tables, changes)
         for publication in _due(ledger, batch, tables, changes):
@@ -337,7 +336,7 @@ def _is_made_again(table: OwnTable, before: LastWrite) -> bool:
 
 def _copy_to_held(tables: Mapping[str, OwnTable], changes: Mapping[str, Changes]) -> None:
     """Copy all files of a held batch, which may have no results: a VACUUM by others would remove files that no commit names."""
-    for role in changes.keys() - {"quality"}:
+    for role in (changes.keys() & tables.keys()) - {"quality"}:  # the spec may want no current table any more
         for files, folder in _held_copies(role, changes[role]):
             tables["held"].fetch(files, tables[role].place, folder)
 
@@ -352,6 +351,8 @@ def _clear(batch: Batch, tables: Mapping[str, OwnTable], changes: Mapping[str, C
     if not batch.holds or batch.status == "held":
         return
     for role, each in changes.items():
+        if role not in tables:
+            continue
         for files, folder in _held_copies(role, each):
             if folder:
                 tables["held"].remove(files, folder)

@@ -160,7 +160,7 @@ def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> 
     """Hold the lease, and publish a batch whose run died after its record; ``changes`` accepts rows that others have changed."""
     ask_locations(pipeline, progress.say)
     runnable = runnable_of(pipeline)
-    places = [place for place in (runnable.sink_path, runnable.current_path, runnable.places.root) if place is not None]
+    places = [runnable.sink_path, runnable.places.root, *(() if runnable.current_path is None else (runnable.current_path,))]
     check_conditional_writes(runnable.places.root, places, progress.say)
     with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():
         ledger = Ledger.open(pipeline)

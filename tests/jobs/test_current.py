@@ -301,8 +301,11 @@ def test_it_may_come_later_go_and_move(tmp_path):
     pipeline.spec["sink"] = {"path": sink["path"]}
     pipeline.append((40, "a", "14:00", 1)).run()
     assert shown(Days(tmp_path, HOURLY, sink=sink)) == first
-    pipeline.spec["sink"] = {**sink, "current": str(tmp_path / "elsewhere")}
+    pipeline.spec["sink"] = sink  # where the last hour of b is missing, which no later batch touches
     pipeline.append((41, "a", "16:00", 1)).run()
+    check(pipeline)
+    pipeline.spec["sink"] = {**sink, "current": str(tmp_path / "elsewhere")}
+    pipeline.append((43, "a", "17:00", 1)).run()
     check(pipeline)
     pipeline.spec["sink"] = sink
     pipeline.run()
