@@ -297,6 +297,8 @@ def test_it_may_come_later_go_and_move(tmp_path):
     pipeline.run().append(*SECOND)
     pipeline.spec["sink"] = sink
     pipeline.run()
+    check(pipeline)
+    pipeline.append((39, "b", "12:40", 1), (38, "c", "13:00", 1)).run()
     first = check(pipeline)
     pipeline.spec["sink"] = {"path": sink["path"]}
     pipeline.append((40, "a", "14:00", 1)).run()
