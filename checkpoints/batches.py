@@ -38,6 +38,8 @@ class _Kinds(ABC):
     restates: ClassVar[bool] = False
     changes_spec: ClassVar[bool] = False
     purges: ClassVar[bool] = False
+    #: Whether the latest view stays as it is, whatever rows go.
+    keeps_view: ClassVar[bool] = False
 
     #: Whether the batch builds the state, as every run does, and a backfill that is the first batch, or counts other rows than before.
     builds_state: bool = True
@@ -398,6 +400,7 @@ class FoldPlan(Plan):
     """The plan of a batch that removes rows of windows which newer revisions have superseded, or which are retracted."""
 
     action: ClassVar[str] = "fold"
+    keeps_view: ClassVar[bool] = True
 
     builds_state = False
 
@@ -564,7 +567,7 @@ class Batch:
         """Roles of the tables that ``discarded`` leaves unchanged: also the state, if the batch is to replace it to fit past rows."""
         if self.verdict != "discarded":
             return ()
-        return ("sink", "state") if self.is_backfill and self.plan.replaces_state else ("sink",)
+        return ("sink", "current", "state") if self.is_backfill and self.plan.replaces_state else ("sink", "current")
 
     @property
     def is_backfill(self) -> bool:

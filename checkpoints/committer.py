@@ -45,7 +45,7 @@ from windowmill.checkpoints.delta_tables import (
     own_commit,
     sizes_of,
 )
-from windowmill.checkpoints.stores import FAILURES, create_table, is_local, table_at, write_table
+from windowmill.checkpoints.stores import FAILURES, create_table, is_local, table_at
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
 
@@ -157,11 +157,7 @@ class DeltaRsCommitter:
             if not names_need_mapping(role, schema):
                 create(place, schema, role, publication.note)
                 table = newest(place)
-        elif schema is not None and publication.replaces_all and DeltaSchema.from_json(schema) != table.schema():
-            empty = pa.schema(DeltaSchema.from_json(schema).to_arrow()).empty_table()
-            write_table(table, empty, mode="overwrite", schema_mode="overwrite", commit_properties=own_commit("widen"))
-            table = newest(place)
-        elif schema is not None and (role != "sink" or publication.changes.widens):
+        elif schema is not None and not publication.replaces_all and (role != "sink" or publication.changes.widens):
             if role != "sink":
                 check_format(table, role)
             missed = lacking(table, schema)
@@ -172,6 +168,10 @@ class DeltaRsCommitter:
 
     def _other(self, place: str, role: str, reason: str) -> Committer:
         """The committer to a table that delta-rs cannot write, for this ``reason``."""
+        if role == "current":
+            raise SinkRefusedError(
+                f"current {place}: {reason}, and no run writes such a table; remove its folder, and the next run makes it of the sink again"
+            )
         if not is_local(place):
             raise SinkRefusedError(
                 f"{role} {place}: {reason}, so only Spark could write it, and on object storage Spark overwrites commits of other writers; "
@@ -184,7 +184,7 @@ class DeltaRsCommitter:
 
 def beyond_delta_rs(role: str, table: DeltaTable | None, changes: Changes) -> str | None:
     """Why delta-rs cannot commit ``changes`` to the ``table`` of this role, null for one that does not exist; null if it can."""
-    schema = changes.schema
+    schema = None if role == "current" else changes.schema  # its columns are replaced with its rows
     if table is None:
         return "names of its columns need column mapping" if schema is not None and names_need_mapping(role, schema) else None
     features, metadata = Features.of(table), table.metadata()
@@ -249,7 +249,11 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
         custom_metadata={"userMetadata": json.dumps(note), "operationMetrics": metrics},
         max_commit_retries=0,
     )
-    table.create_write_transaction(actions, "append", table.schema(), commit_properties=once, post_commithook_properties=NO_HOOKS)
+    schema, mode = table.schema(), "append"
+    if publication.replaces_all and changes.schema is not None and (wanted := DeltaSchema.from_json(changes.schema)) != schema:
+        # The columns change in the same commit, which then removes all files by itself.
+        schema, mode, actions = wanted, "overwrite", [action for action in actions if isinstance(action, AddAction)]
+    table.create_write_transaction(actions, mode, schema, commit_properties=once, post_commithook_properties=NO_HOOKS)
 
 
 def names_need_mapping(role: str, schema: str) -> bool:
@@ -262,7 +266,7 @@ def names_need_mapping(role: str, schema: str) -> bool:
 
 def error_of(role: str) -> type[WindowmillError]:
     """The class of errors about the table with this ``role``."""
-    return SinkError if role == "sink" else StateError
+    return SinkError if role in ("sink", "current") else StateError
 
 
 def refuse_misfit(role: str, place: str, table: DeltaTable, changes: Changes) -> None:
@@ -284,7 +288,7 @@ def lacking(table: DeltaTable, schema: str) -> list[Field]:
 def _misfit(role: str, table: DeltaTable, changes: Changes) -> str | None:
     if changes.removes and table.metadata().configuration.get("delta.appendOnly", "").lower() == "true":
         return "is append-only, so rows that it has cannot be replaced; unset its property delta.appendOnly"
-    if changes.schema is None:
+    if changes.schema is None or role == "current":
         return None
     written = {each["name"]: each for each in json.loads(changes.schema)["fields"]}
     # The batch widens these before it reads or writes.

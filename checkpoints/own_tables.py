@@ -20,6 +20,7 @@ from deltalake.exceptions import DeltaError
 from windowmill.checkpoints import data_files
 from windowmill.checkpoints.batches import Changes, LastWrite, Plan, digest_of, identity_of
 from windowmill.checkpoints.committer import Committer, DeltaRsCommitter, Publication
+from windowmill.checkpoints.current import CurrentView
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_tables import actions_of, entry_name, existing, has_lost_its_beginning, sizes_of
 from windowmill.checkpoints.ledger import Ledger
@@ -41,10 +42,12 @@ from windowmill.windowing.errors import (
 REBUILD = "restore the folder from a copy, or give the pipeline a new sink and backfill it there"
 _NEWEST = "restore the newest copy, or give the pipeline a new sink and backfill it there"
 ACCEPT = "windowmill run --accept-changes"
-#: No batch reads these two tables, so a pipeline can go on without their contents.
-EXPENDABLE = ("quarantine", "quality")
+#: No batch needs what these tables contain, so a pipeline can go on without it; the current table is made of the sink again.
+EXPENDABLE = ("quarantine", "quality", "current")
 #: The tables to which a batch commits, in this order; a batch that is held, abandoned or discarded leaves some out.
-ORDER = ("quality", "sink", "quarantine", "state")
+ORDER = ("quality", "sink", "current", "quarantine", "state")
+
+_NO_KEYS = CurrentView(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +92,7 @@ class BatchCommit:
 
 @dataclass(frozen=True)
 class OwnTable:
-    """The Delta table at ``place``; its ``role`` in the pipeline is sink, state, quarantine or quality, or held.
+    """The Delta table at ``place``; its ``role`` in the pipeline is sink, current, state, quarantine or quality, or held.
 
     The simulator of the tests has tables in memory with the same methods.
     """
@@ -97,6 +100,8 @@ class OwnTable:
     role: str
     place: str
     committer: Committer = field(default_factory=DeltaRsCommitter)
+    #: How the current table follows from the sink; only that table needs it.
+    view: CurrentView = _NO_KEYS
 
     def table_version(self) -> TableVersion | None:
         """The current id and version; none if there is no table."""
@@ -207,7 +212,10 @@ def own_tables(runnable: Runnable, beyond: Committer | None = None) -> dict[str,
     """The tables that the pipeline writes, by role; ``beyond`` commits to those that delta-rs cannot write."""
     places = runnable.places
     paths = {name: getattr(places, name) for name in ("state", "quarantine", "quality", "held")} | {"sink": runnable.sink_path}
-    return {role: OwnTable(role, path, DeltaRsCommitter(beyond)) for role, path in paths.items()}
+    found = {role: OwnTable(role, path, DeltaRsCommitter(beyond)) for role, path in paths.items()}
+    if runnable.current_path is not None:
+        found["current"] = OwnTable("current", runnable.current_path, DeltaRsCommitter(), CurrentView.of(runnable.pipeline))
+    return found
 
 
 def _change(version: int, actions: list[dict[str, Any]]) -> Change:
@@ -232,7 +240,8 @@ def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
     """Compare ``tables`` with the ledger, after :func:`windowmill.checkpoints.protocol.publish_pending`.
 
     ``accept_changes`` accepts rows that others added to or removed from the sink, quarantine or quality table, and a missing or replaced
-    quarantine or quality table. Changes to the state are never accepted.
+    quarantine or quality table. Changes to the state are never accepted. A current table is made of the sink again if it is missing, or
+    was moved, or if others have changed its rows and that is accepted.
 
     Raises ``StateMissingError`` if a table is missing, or older than the version that the last batch left; ``ForeignWriteError`` if a table
     was replaced, or someone else changed its rows; ``StateCorruptError`` if the recorded version holds another commit than the one
@@ -243,7 +252,8 @@ def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
         if not ledger.count:
             _refuse_orphans(ledger, tables)
         for role, written in ledger.written().items():
-            _verify_table(ledger, tables[role], written, accept_changes=accept_changes and role != "state")
+            if role in tables:  # the spec may want no current table any more
+                _verify_table(ledger, tables[role], written, accept_changes=accept_changes and role != "state")
 
 
 def verify_table_versions(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
@@ -258,14 +268,15 @@ def verify_table_versions(ledger: Ledger, tables: Mapping[str, OwnTable]) -> Non
 
 
 def _refuse_orphans(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
-    for table in (tables[role] for role in ORDER):
+    for table in (tables[role] for role in ORDER if role in tables):
         current = table.table_version()
         if current is None:
             continue
-        if table.role == "sink":
+        if table.role in ("sink", "current"):
+            field = "sink.path" if table.role == "sink" else "sink.current"
             raise SinkRefusedError(
-                f"sink {table.place}: a table is there already (version {current.version}), but the pipeline's ledger {ledger.path} is "
-                "empty; restore the ledger, or choose another sink.path"
+                f"{table.role} {table.place}: a table is there already (version {current.version}), but the pipeline's ledger "
+                f"{ledger.path} is empty; restore the ledger, or choose another {field}"
             )
         raise LedgerBehindError(
             f"{table.role} {table.place}: a table is there already (version {current.version}), but the pipeline's ledger {ledger.path} "
@@ -276,8 +287,9 @@ def _refuse_orphans(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
 def _verify_table(ledger: Ledger, table: OwnTable, written: LastWrite, *, accept_changes: bool) -> None:
     try:
         current = check_table_version(table, written)
-    except (StateMissingError, ForeignWriteError):
-        if not accept_changes or table.role not in EXPENDABLE:
+    except (StateMissingError, ForeignWriteError, StateCorruptError) as err:
+        accepted = accept_changes and table.role in EXPENDABLE and not isinstance(err, StateCorruptError)
+        if not accepted and not is_made_again(ledger, table, err):
             raise
         ledger.note(table.role, None)
         return
@@ -301,7 +313,29 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: LastWrite, *, accept
         return
     if not accept_changes:
         raise refused(table, written, foreign)
-    ledger.note(table.role, replace(written, version=current.version, digest=None))
+    # The next batch makes a current table of the sink again.
+    ledger.note(table.role, None if table.role == "current" else replace(written, version=current.version, digest=None))
+
+
+def is_made_again(ledger: Ledger, table: OwnTable, err: WindowmillError) -> bool:
+    """Whether ``table`` is a current table in which no one else's rows are lost if it is made of the sink again, in spite of ``err``."""
+    if table.role != "current":
+        return False
+    # Another table may be one that the pipeline made before the spec named the place of this one.
+    return not isinstance(err, ForeignWriteError) or _has_moved(ledger, table)
+
+
+def _has_moved(ledger: Ledger, table: OwnTable) -> bool:
+    """Whether the pipeline has made ``table`` and then another one at another place."""
+    written, there = ledger.written().get(table.role), table.table_version()
+    return written is not None and there is not None and there.table_id != written.table_id and is_own(ledger, table)
+
+
+def is_own(ledger: Ledger, table: OwnTable) -> bool:
+    """Whether the pipeline of ``ledger`` has made ``table``."""
+    first = table.change_at(0)
+    made = first is not None and first.note.get("generation") == ledger.generation
+    return made or table.newest_batch(f"windowmill/{ledger.generation}/{table.role}") is not None
 
 
 def check_table_version(table: OwnTable, written: LastWrite) -> TableVersion:
@@ -397,7 +431,7 @@ def refuse_committed(plan: Plan, ledger: Ledger, tables: Mapping[str, OwnTable])
     """Raise ``LedgerBehindError`` if a table already contains the batch number of ``plan``."""
     with reread(ledger):
         for role in ORDER:
-            found = tables[role].newest_batch(plan.app_id(role))
+            found = tables[role].newest_batch(plan.app_id(role)) if role in tables else None
             if found is not None and found >= plan.batch:
                 raise LedgerBehindError(
                     f"{role} {tables[role].place}: batch {found} is committed already, but the ledger does not contain it; the ledger was "

@@ -116,6 +116,8 @@ class Runnable:
     source_path: str
     sink_path: str
     places: Places
+    #: Path or URI of the table of current rows; null if the spec wants none.
+    current_path: str | None = None
 
     @property
     def name(self) -> str:

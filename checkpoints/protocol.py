@@ -40,11 +40,23 @@ from deltalake.exceptions import CommitFailedError
 
 from windowmill.checkpoints.batches import Batch, Changes, LastWrite, Outcome, Plan, PurgePlan, RestorePlan
 from windowmill.checkpoints.committer import Publication, Rewritten, error_of
+from windowmill.checkpoints.current import MadeOfSink, opened
 from windowmill.checkpoints.data_files import DataFile
 from windowmill.checkpoints.delta_tables import actions_of, entry_name
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.own_tables import EXPENDABLE, ORDER, REBUILD, BatchCommit, OwnTable, check_table_version, refuse_foreign, reread
+from windowmill.checkpoints.own_tables import (
+    EXPENDABLE,
+    ORDER,
+    REBUILD,
+    BatchCommit,
+    OwnTable,
+    check_table_version,
+    is_made_again,
+    is_own,
+    refuse_foreign,
+    reread,
+)
 from windowmill.checkpoints.places import local_path
 from windowmill.checkpoints.rewriting import ErasedFiles, KeysFile, UndoneFiles
 from windowmill.checkpoints.stores import (
@@ -65,7 +77,6 @@ from windowmill.windowing.errors import (
     LedgerError,
     MachineError,
     OutOfTurnError,
-    SinkError,
     StateCorruptError,
     StateMissingError,
     StorageFullError,
@@ -120,7 +131,8 @@ def record(
 def _check_tables(ledger: Ledger, plan: Plan, changes: Mapping[str, Changes], tables: Mapping[str, OwnTable]) -> None:
     """Refuse tables that others have changed since :func:`.verify`, or that do not take the rows."""
     for role, before in ledger.written().items():
-        refuse_foreign(ledger, tables[role], before)
+        if role in tables:
+            refuse_foreign(ledger, tables[role], before)
     for role, each in changes.items():
         tables[role].refuse_misfit(each)
         gone = tables[role].missing(each.files)
@@ -129,8 +141,8 @@ def _check_tables(ledger: Ledger, plan: Plan, changes: Mapping[str, Changes], ta
                 f"{role} {tables[role].place}: {gone[0].path}, which batch {plan.batch} has just written, is gone, as after a VACUUM "
                 "without retention by others; nothing was recorded, run again"
             )
-        if role == "sink" and role not in ledger.written():
-            _refuse_strange_sink(ledger, plan, tables[role])
+        if role in ("sink", "current") and role not in ledger.written():
+            _refuse_strange(ledger, plan, tables[role])
 
 
 def _is_lost(ledger: Ledger, plan: Plan) -> bool:
@@ -164,13 +176,17 @@ def publish_pending(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_ch
         changes = ledger.changes_of(batch)
         if batch.status == "held":
             _copy_to_held(tables, changes)
-        for publication in _due(ledger, batch, changes):
+        for publication in _due(ledger, batch, tables, changes):
             try:
                 made += _publish(ledger, batch, tables, publication, accept_changes=accept_changes)
-            except (StateCorruptError, StateMissingError, ForeignWriteError):
-                if not accept_changes or publication.role not in EXPENDABLE:
+            except (StateCorruptError, StateMissingError, ForeignWriteError) as err:
+                again = is_made_again(ledger, tables[publication.role], err)
+                if not again and not (accept_changes and publication.role in EXPENDABLE):
                     raise
                 ledger.note(publication.role, None)
+                if again:
+                    _make_again(ledger, batch, tables, publication)
+                    made += 1
         _clear(batch, tables, changes)
     return made
 
@@ -180,7 +196,7 @@ def outstanding(ledger: Ledger, tables: Mapping[str, OwnTable]) -> list[str]:
     batch, lacking = ledger.newest, list[str]()
     if batch is None:
         return []
-    for publication in _due(ledger, batch, ledger.changes_of(batch)):
+    for publication in _due(ledger, batch, tables, ledger.changes_of(batch)):
         found = _found(batch, tables[publication.role], publication)
         if found is None:
             lacking.append(publication.role)
@@ -207,7 +223,7 @@ def rule(
     return outcome
 
 
-def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[Publication]:
+def _due(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], changes: Mapping[str, Changes]) -> list[Publication]:
     """The commits that follow from the records of ``batch``, in order."""
     plan = batch.plan
     note = {"generation": plan.generation, "batch": plan.batch, "attempt": plan.attempt, "verdict": batch.verdict}
@@ -215,6 +231,9 @@ def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[P
     def of(role: str, each: Changes, name: str = "", **more: Any) -> Publication:
         rewrites: Callable[[str, DeltaTable], Rewritten] | None = None  # finds the files with rows that the plan removes
         match plan:
+            case _ if role == "current":
+                rewrites = partial(MadeOfSink.of, sink=tables["sink"].place, view=tables[role].view)
+                more |= {"replaces_all": each.replaces is not None}
             case RestorePlan() if role in ("sink", "quarantine"):
                 rewrites = partial(UndoneFiles.of, plan=plan, role=role)
             case PurgePlan():
@@ -225,7 +244,7 @@ def _due(ledger: Ledger, batch: Batch, changes: Mapping[str, Changes]) -> list[P
     due += [of("quality", each, f"quality/{n}") for n, each in enumerate(batch.validations, start=1)]
     if batch.status == "committed":
         left_out = ("quality", *batch.left_out)
-        due += [of(role, changes[role]) for role in (*ORDER, "held") if role in changes and role not in left_out]
+        due += [of(role, changes[role]) for role in (*ORDER, "held") if role in changes and role in tables and role not in left_out]
     elif batch.status == "held" and "sink" in changes:
         due.append(of("held", replace(changes["sink"], kept=(), removes=(), replaces=None), replaces_all=True))
     return due
@@ -236,7 +255,10 @@ def _found(batch: Batch, table: OwnTable, publication: Publication, *, anywhere:
     before = batch.outcome.written.get(publication.role)
     paths = [file.path for file in publication.changes.files]
     after = -1 if before is None or anywhere else before.version
-    return table.commit_of(publication.app_id, publication.batch, after=after, paths=paths)
+    found = table.commit_of(publication.app_id, publication.batch, after=after, paths=paths)
+    if found is None and after >= 0 and publication.role == "current" and table.newest_batch(publication.app_id) == publication.batch:
+        return table.commit_of(publication.app_id, publication.batch, after=-1)  # of a table that has been made again
+    return found
 
 
 def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publication: Publication, *, accept_changes: bool) -> bool:
@@ -251,8 +273,8 @@ def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publi
             if not accept_changes or role == "state":
                 # Whoever undoes the foreign change later would also undo a commit on top of it.
                 refuse_foreign(ledger, table, before)
-        elif role == "sink":
-            _refuse_strange_sink(ledger, batch.plan, table)
+        elif role in ("sink", "current"):
+            _refuse_strange(ledger, batch.plan, table)
         if batch.holds and role not in ("quality", "held"):
             for files, folder in _held_copies(role, publication.changes):  # copied back if they are gone here
                 table.fetch(files, f"{tables['held'].place}/{folder}".rstrip("/"))
@@ -276,6 +298,18 @@ def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publi
     return earlier is None
 
 
+def _make_again(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publication: Publication) -> None:
+    """Make the current table of the published sink: it is missing, older or elsewhere, or recorded files are gone."""
+    table = tables[publication.role]
+    whole = MadeOfSink.of(table.place, opened(table.place), sink=tables["sink"].place, view=table.view)
+    changes = whole.changes(batch=batch.number, attempt=batch.attempt)
+    table.commit(replace(publication, changes=changes, note={**publication.note, "rewritten": True}, replaces_all=True))
+    found = _found(batch, table, publication, anywhere=True)
+    if found is None:
+        raise error_of(table.role)(f"{table.role} {table.place}: the commit of batch {batch.number} is not in the table; run again")
+    _note(ledger, batch, table, publication, found)
+
+
 def _note(ledger: Ledger, batch: Batch, table: OwnTable, publication: Publication, found: BatchCommit) -> None:
     """Check that the commit ``found`` is the recorded one, and note it for the next record."""
     expected = publication.changes.digest
@@ -286,15 +320,23 @@ def _note(ledger: Ledger, batch: Batch, table: OwnTable, publication: Publicatio
             f"{found.digest} instead of {expected}); {REBUILD}"
         )
     before = ledger.written().get(table.role)
+    if before is not None and before.version >= found.version and _is_made_again(table, before):
+        before = None
     if before is None or before.version < found.version:  # else the user has accepted later changes by others
         current = table.table_version() if before is None else None
         table_id = before.table_id if before else current.table_id if current else ""
         ledger.note(table.role, LastWrite(batch.number, table_id, found.version, found.digest))
 
 
+def _is_made_again(table: OwnTable, before: LastWrite) -> bool:
+    """Whether ``table`` is a current table that was made after the one that had been written ``before``."""
+    there = table.table_version() if table.role == "current" else None
+    return there is not None and there.table_id != before.table_id
+
+
 def _copy_to_held(tables: Mapping[str, OwnTable], changes: Mapping[str, Changes]) -> None:
     """Copy all files of a held batch, which may have no results: a VACUUM by others would remove files that no commit names."""
-    for role in changes.keys() - {"quality"}:
+    for role in (changes.keys() & tables.keys()) - {"quality"}:  # the spec may want no current table any more
         for files, folder in _held_copies(role, changes[role]):
             tables["held"].fetch(files, tables[role].place, folder)
 
@@ -309,6 +351,8 @@ def _clear(batch: Batch, tables: Mapping[str, OwnTable], changes: Mapping[str, C
     if not batch.holds or batch.status == "held":
         return
     for role, each in changes.items():
+        if role not in tables:
+            continue
         for files, folder in _held_copies(role, each):
             if folder:
                 tables["held"].remove(files, folder)
@@ -316,16 +360,15 @@ def _clear(batch: Batch, tables: Mapping[str, OwnTable], changes: Mapping[str, C
             tables[role].remove(each.files)
 
 
-def _refuse_strange_sink(ledger: Ledger, plan: Plan, table: OwnTable) -> None:
-    """Refuse a sink that has appeared since the first batch was planned."""
-    if table.table_version() is None:
+def _refuse_strange(ledger: Ledger, plan: Plan, table: OwnTable) -> None:
+    """Refuse a sink that has appeared since the first batch was planned, and a current table that the pipeline has not made."""
+    if table.table_version() is None or is_own(ledger, table):
         return
-    first = table.change_at(0)
-    if first is None or first.note.get("generation") != ledger.generation:
-        raise SinkError(
-            f"sink {table.place}: another pipeline or writer has made a table there since batch {plan.batch} was planned; move it "
-            "away, or choose another sink.path, and run again"
-        )
+    since, field = (f" since batch {plan.batch} was planned", "sink.path") if table.role == "sink" else ("", "sink.current")
+    raise error_of(table.role)(
+        f"{table.role} {table.place}: another pipeline or writer has made a table there{since}; move it away, or choose another {field}, "
+        "and run again"
+    )
 
 
 def _storage_error(table: OwnTable, batch: Batch, err: Exception) -> WindowmillError | None:

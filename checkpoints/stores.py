@@ -79,6 +79,8 @@ def use_options_of(pipeline: Pipeline) -> None:
         place = table.location if isinstance(table, Lookup) else None if table is None else table.path
         if place is not None:
             use_options({place: options})
+    if "sink" in own and pipeline.sink is not None and pipeline.sink.current is not None:
+        use_options({pipeline.sink.current: own["sink"]})
     below = own.get("checkpoints") or own.get("sink")
     if below:
         use_options({Places.of(pipeline).root: below})

@@ -21,7 +21,7 @@ from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.spec_checks import not_run
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import SourceRangeGoneError, SpecError, TableUnlocatedError, UnsupportedError
-from windowmill.windowing.spec import Pipeline, Source, Table
+from windowmill.windowing.spec import Pipeline, Sink, Source
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.base import SourceTable
@@ -49,7 +49,7 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
     if problem:
         raise UnsupportedError(f"{name}: {problem[0]}: {problem[1]}")
     pipeline = located(pipeline)
-    source, sink = cast(Source, pipeline.source), cast(Table, pipeline.sink)
+    source, sink = cast(Source, pipeline.source), cast(Sink, pipeline.sink)
     for field, table in (("source", source), ("sink", sink)):
         if table.table is not None:
             raise TableUnlocatedError(
@@ -60,12 +60,14 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
     # `not_run` has refused tables without a path.
     # Spark may run in another folder.
     places = Places.below(absolute(Places.of(pipeline).root))
-    runnable = Runnable(pipeline, source, source.path or source.place, absolute(cast(str, sink.path)), places)
-    for field, path in (("sink", runnable.sink_path), ("checkpoints", runnable.places.root)):
+    current = None if sink.current is None else absolute(sink.current)
+    runnable = Runnable(pipeline, source, source.path or source.place, absolute(cast(str, sink.path)), places, current)
+    written = {"sink.path": runnable.sink_path, "checkpoints.path": runnable.places.root}
+    for field, path in (written if current is None else written | {"sink.current": current}).items():
         escape = escape_in(path)
         if escape is not None:
             raise SpecError(
-                f"{name}: {field}.path: {path} leads to {Path(path).resolve()}, which holds {escape!r}; writers of Delta tables take that "
+                f"{name}: {field}: {path} leads to {Path(path).resolve()}, which holds {escape!r}; writers of Delta tables take that "
                 f"for {unquote(escape)!r}: rename the folder to which it leads"
             )
         check_scheme(path)
@@ -76,6 +78,11 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
             raise UnsupportedError(
                 f"{name}: {field}: {odd!r}: Delta stores this name by column mapping, which only Spark writes, and "
                 "Spark never commits to object storage; rename the column in the source"
+            )
+        if odd is not None and current is not None:
+            raise UnsupportedError(
+                f"{name}: sink.current: {odd!r} ({field}) is a name that Delta stores by column mapping, which this table does not have; "
+                "rename the column by a step, or leave sink.current out"
             )
     return runnable
 

@@ -23,6 +23,7 @@ from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
 Problem = tuple[str, str]
 
 
+_CREDENTIALS = "holds credentials, which the table's history would keep; configure them for the storage instead"
 #: Midnights of a winter and of a summer day.
 _MIDNIGHTS = (datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 7, 1, tzinfo=UTC))
 
@@ -76,7 +77,9 @@ def not_run(pipeline: Pipeline) -> Iterator[Problem]:
             yield from _catalog_problems(pipeline, name)
         # Delta records the location of a new table in its history, where a secret would stay.
         if name != "source" and table is not None and table.path is not None and holds_credentials(table.path):
-            yield f"{name}.path", "holds credentials, which the table's history would keep; configure them for the storage instead"
+            yield f"{name}.path", _CREDENTIALS
+    if pipeline.sink is not None and pipeline.sink.current is not None and holds_credentials(pipeline.sink.current):
+        yield "sink.current", _CREDENTIALS
 
 
 def _catalog_problems(pipeline: Pipeline, name: str) -> Iterator[Problem]:

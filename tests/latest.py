@@ -17,6 +17,25 @@ def latest(pipeline: Pipeline, rows: Iterable[Row]) -> list[Row]:
 
 def shown(windows: Mapping[str, bool], keys: Sequence[str], rows: Iterable[Row]) -> list[Row]:
     """As :func:`latest`, of these ``windows``, each with whether it forgets idle keys."""
+    return [without_revision(row) for row in _versions(windows, keys, rows) if not row["retracted"]]
+
+
+def current(windows: Mapping[str, bool], keys: Sequence[str], rows: Iterable[Row]) -> list[Row]:
+    """Of each key and window name among those of :func:`shown` the newest window, with all columns of the sink."""
+    newest: dict[Any, Row] = {}
+    for row in _versions(windows, keys, rows):
+        pair = (*(row[key] for key in keys), row["window"])
+        if not row["retracted"] and (pair not in newest or _age(newest[pair]) < _age(row)):
+            newest[pair] = row
+    return list(newest.values())
+
+
+def _age(row: Row) -> tuple[Any, ...]:
+    trigger, start = row["trigger"], row["window_start"]
+    return (row["window_end"], trigger is not None, trigger or 0, start is not None, start or 0)
+
+
+def _versions(windows: Mapping[str, bool], keys: Sequence[str], rows: Iterable[Row]) -> Iterable[Row]:
     newest: dict[Any, Row] = {}
     for row in sorted((row for row in rows if row["window"] in windows), key=lambda row: row["revision"]):
         if row["trigger"] is None:
@@ -28,7 +47,7 @@ def shown(windows: Mapping[str, bool], keys: Sequence[str], rows: Iterable[Row])
         before = newest.get(place)
         assert before is None or before["revision"] < row["revision"], f"two rows of one revision: {before}, {row}"
         newest[place] = row
-    return [without_revision(row) for row in newest.values() if not row["retracted"]]
+    return newest.values()
 
 
 def without_revision(row: Row) -> Row:

@@ -95,6 +95,12 @@ class Table(SpecMapping):
         return redacted(self.path or self.table or "")
 
 
+class Sink(Table):
+    """The table that receives result rows; and, where wanted, one with the newest of them for each key and window."""
+
+    current: Annotated[str, AfterValidator(checked_path)] | None = None
+
+
 def _as_text(value: object) -> object:
     if isinstance(value, bool):
         return str(value).lower()
@@ -328,7 +334,7 @@ class Pipeline(SpecMapping):
     aggregates: Aggregates
     emit: Literal["final", "revise"] = "final"
     strict: bool = False
-    sink: Table | None = None
+    sink: Sink | None = None
     checkpoints: Table | None = None
     expectations: tuple[Expectation, ...] = ()
     quarantine: QuarantineLimits = QuarantineLimits()
@@ -458,6 +464,8 @@ class Pipeline(SpecMapping):
         tables = {name: table.path for name in ("source", "sink", "checkpoints") if (table := getattr(self, name)) and table.path}
         if "checkpoints" not in tables and "sink" in tables:
             tables["the sink's checkpoints"] = f"{tables['sink'].rstrip('/')}.windowmill"
+        if self.sink and self.sink.current:
+            tables = {"sink.current": self.sink.current, **tables}
         for index, step in enumerate(self.steps):
             place = None if step.lookup is None else step.lookup.path
             own = next((name for name, path in tables.items() if name != "source" and place and within(place, path)), None)
@@ -467,8 +475,9 @@ class Pipeline(SpecMapping):
             inner, outer = (one, other) if within(tables[one], tables[other]) else (other, one)
             if within(tables[inner], tables[outer]):
                 same = within(tables[outer], tables[inner])
+                field = inner if inner == "sink.current" else f"{inner}.path"
                 raise ValueError(
-                    f"{inner}.path: {'is that of' if same else 'lies below'} {outer}; each needs a folder of its own, outside the other"
+                    f"{field}: {'is that of' if same else 'lies below'} {outer}; each needs a folder of its own, outside the other"
                 )
         return self
 

@@ -97,6 +97,15 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         ),
         "missing": ("What becomes of a row without a match: null columns (`keep`), or the quarantine, as `no_match`.", "quarantine"),
     },
+    "Sink": {
+        "path": _PATH,
+        "storage_options": _STORAGE,
+        "table": _TABLE,
+        "current": (
+            "Folder of a second Delta table, with one row for each key and window: the newest; its storage options are those of the sink.",
+            "${WAREHOUSE}/flight_delays_now",
+        ),
+    },
     "Table": {"path": _PATH, "storage_options": _STORAGE, "table": _TABLE},
     "Time": {
         "column": ("The column that says when an event happened: timestamp, date, text that reads as one, or integer.", "departed_at"),

@@ -47,8 +47,8 @@ from windowmill.jobs.batch.validating import (
     validate_files,
     write_docs,
 )
+from windowmill.jobs.batch.window_history import kept_verdict
 from windowmill.jobs.conditions.expressions import Expressions
-from windowmill.jobs.kept_verdicts import kept_verdict
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, TOO_LATE, remedies_of

@@ -45,7 +45,7 @@ def forget(runnable: Runnable, ledger: Ledger) -> Forgotten | None:
         savepoints.drop(places.savepoints, name)
     folder = Folder(places.docs, remote_store_of(places.docs))
     found = Forgotten(dropped, remove_pages(folder, runnable.name, keys.are_named_in), _remove_report(places, keys))
-    for leftover in (places.restated, *(f"{places.held}/_{role}" for role in ("sink", "quarantine", "state"))):
+    for leftover in (places.restated, *(f"{places.held}/_{role}" for role in ("sink", "current", "quarantine", "state"))):
         remove_folder(leftover)
     forget_bounds(ledger.path)
     ledger.refresh()

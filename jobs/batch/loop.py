@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from deltalake.exceptions import DeltaError
 
-from windowmill.checkpoints import protocol, stores
+from windowmill.checkpoints import current, protocol, stores
 from windowmill.checkpoints.batches import Changes, Outcome, Plan, RestatePlan
 from windowmill.checkpoints.delta_tables import tables_kept
 from windowmill.checkpoints.ledger import Ledger, Notes
@@ -109,6 +109,8 @@ class Turn:
         try:
             with step("restore" if plan.goes_back else "rewrite", doing):
                 written.update(changes)
+                if self.runnable.current_path is not None and "sink" in written:
+                    written["current"] = current.changes_of(self.runnable, self.ledger, plan, written["sink"])
         except BaseException:
             protocol.discard_files(written, tables)
             raise
@@ -158,7 +160,8 @@ def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> 
     """Hold the lease, and publish a batch whose run died after its record; ``changes`` accepts rows that others have changed."""
     ask_locations(pipeline, progress.say)
     runnable = runnable_of(pipeline)
-    check_conditional_writes(runnable.places.root, [runnable.sink_path, runnable.places.root], progress.say)
+    places = [runnable.sink_path, runnable.places.root, *(() if runnable.current_path is None else (runnable.current_path,))]
+    check_conditional_writes(runnable.places.root, places, progress.say)
     with lease(runnable.places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say), tables_kept():
         ledger = Ledger.open(pipeline)
         planning.check_owner(pipeline, ledger)

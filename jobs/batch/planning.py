@@ -13,6 +13,7 @@ from typing import Any
 
 from windowmill.checkpoints.batches import BackfillPlan, Batch, Plan, RestatePlan, RunPlan, effective_batches, state_plans
 from windowmill.checkpoints.committer import error_of
+from windowmill.checkpoints.current import check_sink
 from windowmill.checkpoints.delta_tables import check_appendable, check_writable_features
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables, refuse_committed, verify, verify_table_versions
@@ -302,6 +303,8 @@ def check_tables(runnable: Runnable, ledger: Ledger, accepted: Acceptance) -> No
                 "mount it writable, and run again"
             )
     check_writable_features(runnable.sink_path)  # refuses features with which neither delta-rs nor Spark can write
+    if runnable.current_path is not None:
+        check_sink(runnable.sink_path)
     for path in (runnable.places.ledger, runnable.places.quality):
         check_appendable(path)
     verify(ledger, own_tables(runnable), accept_changes=accepted.changes)

@@ -24,7 +24,7 @@ from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 
-from windowmill.checkpoints import protocol
+from windowmill.checkpoints import current, protocol
 from windowmill.checkpoints.batches import Changes, Outcome, Plan
 from windowmill.checkpoints.committer import beyond_delta_rs, error_of, retyped, rewrite, widens, wider_fields
 from windowmill.checkpoints.data_files import rows_of
@@ -332,6 +332,9 @@ class _Steps:
             quality = quality_changes(self.runnable, self.plan, verdict, "0", at)
             if quality is not None:
                 self.changes["quality"] = quality
+            if self.runnable.current_path is not None and "sink" in self.changes:
+                with self.progress.step("current", "the newest window of each key"):
+                    self.changes["current"] = current.changes_of(self.runnable, self.ledger, self.plan, self.changes["sink"])
             # On a cluster, Spark's processes do not belong to this one: its processor time is that of the client alone.
             client = "client_" if self.engine.get("engine") == "spark" and engine.names_a_cluster() else ""
             outcome = Outcome(

@@ -1,14 +1,20 @@
-"""What the ledger records of windows of earlier specs: rows of the sink that the present spec did not give stay as they are."""
+"""What earlier batches have left: rows of windows of earlier specs, which stay in the sink as they are, rulings, and validations.
+
+An error of reading the quality table names the table and says what to do about it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from windowmill.checkpoints.batches import Batch, Plan, effective_batches
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.stores import options_of, remedy
+from windowmill.expectations.gate import Verdict, last_verdict
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.errors import UnsupportedError
+from windowmill.windowing.errors import StateCorruptError, UnsupportedError, first_line
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import LatenessRule
 
@@ -127,3 +133,20 @@ def _shown_after(pipeline: Pipeline, plan: Plan, name: str) -> int:
     elif pipeline.emit == "final":
         shown = plan.emitted
     return min(plan.history, shown) if plan.history is not None and name in plan.fills else shown
+
+
+@contextmanager
+def named_where_unreadable(path: str) -> Iterator[None]:
+    """Raise ``StateCorruptError`` for any error of reading the quality table at ``path``."""
+    try:
+        yield
+    except Exception as err:  # delta-rs' queries raise errors of no class of their own
+        raise StateCorruptError(
+            f"quality {path}: cannot be read ({first_line(err)}); {remedy(err, 'restore the folder from a copy')}"
+        ) from err
+
+
+def kept_verdict(path: str, plan: Plan) -> Verdict | None:
+    """The verdict of the last validation of the batch of ``plan``; null if there is none. Raises ``StateCorruptError``."""
+    with named_where_unreadable(path):
+        return last_verdict(path, plan.generation, plan.batch, options_of(path))

@@ -30,11 +30,10 @@ from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import engine, loop, purging
 from windowmill.jobs.batch.applying import Application, next_apply
 from windowmill.jobs.batch.planning import Acceptance
-from windowmill.jobs.batch.window_history import rulings
+from windowmill.jobs.batch.window_history import kept_verdict, rulings
 from windowmill.jobs.commands import terminal
 from windowmill.jobs.commands.summaries import bound, new_progress, summary_of
 from windowmill.jobs.commands.terminal import AcceptChanges, AcceptCode, Answer, AsJson, By, Spec, counted, load_pipeline, show
-from windowmill.jobs.kept_verdicts import kept_verdict
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.carried import NotStoredError
 from windowmill.jobs.report.cost import tasks_of

@@ -33,6 +33,7 @@ from windowmill.jobs.spec_checks import import_from_here, shifted_dates
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
 from windowmill.windowing.layouts import StateLayout
 from windowmill.windowing.planner import PipelinePlan, WindowPlan, plan
+from windowmill.windowing.redaction import redacted
 from windowmill.windowing.spec import Lookup, Pipeline
 
 _LEAVES: Mapping[StateLayout, str] = {
@@ -64,6 +65,9 @@ def explanation_of(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     notes["steps"] = "\n".join(as_written(step.describe()) for step in pipeline.row_steps) or None
     notes["lookups"] = "\n".join(map(_change_of, pipeline.lookups)) or None
     notes["conditions"] = "\n".join(f"{where}: {why}" for where, why in outside.items()) or None
+    if pipeline.sink is not None and pipeline.sink.current is not None:
+        data["current"] = redacted(as_written(pipeline.sink.current))
+        notes["current"] = f"{data['current']} has the newest window of each key; a batch rewrites its files whose rows change"
     page = _first_page(found, lines, [as_written(key) for key in pipeline.keys], notes)
     more = _details(found) if verbose else [Text(_MORE, style="dim")]
     return Answer(data, Group(*page, *more))

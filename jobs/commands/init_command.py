@@ -90,7 +90,7 @@ def proposed(look: Look, column: str, keys: Sequence[str], sink: str | None, pip
         "time": why,
         "windows": "size and hop; docs/semantics.md has every type: sessions, counts, policies",
         "keys": "one result row for each of these and each window" if keys else "none: one group of all rows",
-        "sink": "the result table, which the first run makes",
+        "sink": "the result table, which the first run makes; with `current:` a second one has each key's newest window",
         "schedule": "when Airflow runs it; `windowmill run` runs it at once",
         "compute": "small batches without Spark" if few else "the first batch goes to Spark, later small ones do without it",
     }

@@ -87,17 +87,20 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
             "quality": places.quality,
             "source files": places.source_files,
         }
+        # Files of current rows are small, so that a change of few rows rewrites few others.
+        compacting: dict[str, Callable[[str], int]] = {"state": partial(_compact_state, pipeline=stored, ledger=ledger), "current": _leave}
+        if runnable.current_path is not None:
+            tables["current"] = runnable.current_path
         for name, path in tables.items():
             with _failing_by_name(name, path):
                 if not is_table(path):
                     continue
                 with progress.step(name, f"tidy {path}"):
-                    compact = partial(_compact_state, pipeline=stored, ledger=ledger) if name == "state" else _compact
-                    done.append(_tidy(name, path, compact, kept, now=now))
+                    done.append(_tidy(name, path, compacting.get(name, _compact), kept, now=now))
         if now and held is None and is_table(places.held):
             with progress.step("held", f"tidy {places.held}"):
                 # A ruling looks for its files by their names, so they are not compacted.
-                done.append(_tidy("held", places.held, lambda _: 0, (), now=True))
+                done.append(_tidy("held", places.held, _leave, (), now=True))
         if is_table(places.ledger):
             with progress.step("ledger", f"tidy {places.ledger}"):
                 done.append(_tidy_ledger(places.ledger, now=now))
@@ -156,6 +159,10 @@ def _needed(parts: Mapping[StateLayout, Pipeline], ledger: Ledger) -> NeededPart
 def _compact(path: str) -> int:
     if delta_rs_can_write(path):
         table_at(path).optimize.compact()
+    return 0
+
+
+def _leave(_: str) -> int:
     return 0
 
 

@@ -27,9 +27,8 @@ from windowmill.jobs.batch import engine, planning
 from windowmill.jobs.batch.engine import compute_of, refused_locally
 from windowmill.jobs.batch.planning import Waiting
 from windowmill.jobs.batch.progress import CommittedBatch, Progress, missed_windows, warnings_of
-from windowmill.jobs.batch.window_history import rulings
+from windowmill.jobs.batch.window_history import kept_verdict, named_where_unreadable, rulings
 from windowmill.jobs.commands.terminal import Answer, AsJson, Last, Spec, as_written, errors, load_pipeline, show
-from windowmill.jobs.kept_verdicts import kept_verdict, named_where_unreadable
 from windowmill.jobs.layouts import limits
 from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.axis import from_us
@@ -123,11 +122,13 @@ def status_of(pipeline: Pipeline) -> Answer:
         "late_missed": last.counts.late_missed if last else {},
         "warning": "; ".join(warnings_of(last.counts, pipeline, places)) or None if last else None,
         "sink": pipeline.sink.place if pipeline.sink else None,
+        **({"current": redacted(pipeline.sink.current)} if pipeline.sink and pipeline.sink.current else {}),
         "checkpoints": redacted(places.root),
     }
     table = facts_table()
     labels = {
         "compute": "last computed by",
+        "current": "current rows",
         "emitted": "results through",
         "late_missed": "late in last batch",
         "seen": "latest event",

@@ -32,7 +32,7 @@ def verification_of(
     """Verify ``number`` published rows; returns what was found, and whether all of them are as the source has them."""
     found = verify(pipeline, progress, number=number, seed=seed, ends=ends)
     comparison, differing = found.comparison, found.comparison.differing
-    data = {
+    data: dict[str, Any] = {
         "pipeline": pipeline.pipeline,
         "batch": found.batch,
         "seed": seed,
@@ -46,7 +46,11 @@ def verification_of(
         "source_changes": [{"version": version, "operation": operation} for version, operation in found.changed],
         "differences": [_row(row, pipeline) for row in differing],
     }
-    return Answer(data, Group(*_lines(found, pipeline))), not differing
+    current = found.current
+    if current is not None:
+        examples = [{name: _plain(value) for name, value in pair.items()} for pair in current.examples]
+        data["current"] = {"path": current.path, "differing": current.differing, "examples": examples}
+    return Answer(data, Group(*_lines(found, pipeline))), not differing and not (current is not None and current.differing)
 
 
 def _lines(found: Verification, pipeline: Pipeline) -> Iterator[str | Text]:
@@ -71,6 +75,12 @@ def _lines(found: Verification, pipeline: Pipeline) -> Iterator[str | Text]:
     if differing and found.changed:
         version, operation = found.changed[-1]
         yield f"the source has changed rows since (version {version}, {operation}): `windowmill restate` takes that up"
+    if found.current is not None and found.current.differing:
+        first = ", ".join(f"{name}={_plain(value)}" for name, value in found.current.examples[0].items())
+        yield (
+            f"{found.current.path} has another row than the sink of {found.current.differing:,} keys and windows, such as {first}: remove "
+            "its folder, and `windowmill run` makes it again"
+        )
     if found.missed:
         yield f"late rows are left out of the windows that were closed when they came: {missed_windows(found.missed)}"
     if not comparison.rows:

@@ -24,6 +24,7 @@ import pyarrow.compute as pc
 from rich.filesize import decimal
 
 from windowmill.checkpoints.batches import Batch, effective_batches
+from windowmill.checkpoints.current import CurrentView, MadeOfSink, opened
 from windowmill.checkpoints.delta_tables import own_commit
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
@@ -88,8 +89,33 @@ _UNKNOWN_ORDER = (
     "rows came late, and since then files of the source were rewritten, or windows were recomputed in which no row is late, so which "
     "windows count them is not known"
 )
-#: Rows that differ whose texts are kept in the quality table, and files that a query leaves out by name.
+#: Rows that differ whose texts are kept in the quality table or named, and files that a query leaves out by name.
 _EXAMPLES, _FILES_NAMED = 5, 20
+
+
+@dataclass(frozen=True)
+class CurrentCheck:
+    """The current table at ``path``, compared with the rows that the sink shows."""
+
+    path: str
+    #: Number of keys and windows of which it has another row, or none, or one too many; and the first of them, as values of its columns.
+    differing: int = 0
+    examples: Sequence[Mapping[str, Any]] = ()
+
+    @classmethod
+    def of(cls, runnable: Runnable, ledger: Ledger) -> CurrentCheck | None:
+        """Of the table as the last batch of ``ledger`` has left it; null if the spec wants none, or the next batch makes it.
+
+        Raises ``OutOfTurnError`` if a batch is published meanwhile.
+        """
+        written, path = ledger.written(), runnable.current_path
+        if path is None or "current" not in written or written["current"].batch != written["sink"].batch:
+            return None
+        made = MadeOfSink.of(path, opened(path), sink=runnable.sink_path, view=CurrentView.of(runnable.pipeline))
+        pairs = pa.concat_tables(list(made.differing(made.files)))
+        if len(pairs) and Ledger.open(runnable.pipeline).count != ledger.count:
+            raise OutOfTurnError(f"pipeline {runnable.name}: another run has published a batch meanwhile; verify again")
+        return cls(path, len(pairs), pairs.slice(0, _EXAMPLES).to_pylist())
 
 
 @dataclass(frozen=True)
@@ -103,6 +129,7 @@ class Verification:
     changed: Sequence[tuple[int, str]] = ()  #: Versions that changed rows of the source since the pipeline began, with their operation.
     #: By window name, the number of rows that came too late for a window that holds them; windows leave these out.
     missed: Mapping[str, int] = field(default_factory=dict)
+    current: CurrentCheck | None = None  #: Of the table of current rows; null if there is none.
 
 
 def verify(
@@ -121,6 +148,10 @@ def verify(
     newest = committed[-1]
     with progress.step("sample", f"{number} rows of {runnable.sink_path}"):
         drawn = sample(runnable.sink_path, pipeline, number=number, seed=seed, ends=ends, through=newest.number)
+    current = None
+    if runnable.current_path is not None:
+        with progress.step("compare", f"{runnable.current_path} with the rows that the sink shows"):
+            current = CurrentCheck.of(runnable, ledger)
     comparison = Comparison()
     chosen, lacking = _of_this_spec(drawn, ledger, comparison)
     plain = Plain(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000)
@@ -133,7 +164,7 @@ def verify(
         comparing.run()
     # It is unknown which rows before a restatement still miss windows, so they are left out.
     restated = max((place for place, batch in enumerate(committed, 1) if batch.plan.restates), default=0)
-    found = Verification(newest.number, seed, source.version, comparison, files.changed, late_missed(committed[restated:]))
+    found = Verification(newest.number, seed, source.version, comparison, files.changed, late_missed(committed[restated:]), current)
     if chosen.rows:
         _keep(runnable, newest, found, progress.say)
     return found

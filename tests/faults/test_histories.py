@@ -26,9 +26,10 @@ from tests import random_pipelines
 from tests.faults.contract import Contract, Row, Version
 from tests.faults.dying import DiedError, arm
 from tests.faults.world import UNMET
-from tests.latest import shown
+from tests.latest import current, shown
 from tests.random_pipelines import BASE, CONDITION, MINUTE
 from tests.spark.harness import quiet
+from windowmill.checkpoints import current as tables
 from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop, purging
@@ -71,8 +72,11 @@ _OTHERS = {
 _STEPS = (
     *("append", "append", "append", "run", "run", "change", "change", "change", "redeliver", "apply", "apply", "backfill", "backfill"),
     *("backfill_as_arrived", "restate", "restate_range", "restate_versions", "restate_late", "save", "restore", "hold", "maintain"),
-    *("drop", "extend", "fill", "forget", "fold", "purge", "optimize"),
+    *("drop", "extend", "fill", "forget", "fold", "purge", "optimize", "disturb"),
 )
+#: Sizes of the current table, and few of each.
+FEW_ROWS = {"ROWS_PER_FILE": 3, "ROWS_AT_ONCE": 48, "ROWS_SORTED": 20, "SEARCHED_AT_ONCE": 2}
+ROWS = {name: getattr(tables, name) for name in FEW_ROWS}
 #: What the product may refuse, because no command could give right rows.
 _REFUSED = (UnsupportedError, SavepointError, PurgeError, NonAppendCommitError, ArrivalUnknownError)
 #: Where a command may die, or lose the answer of a store: not where only rulings and held batches come.
@@ -85,6 +89,8 @@ class History:
     def __init__(self, seed: int, folder: Path) -> None:
         self.rng, self.folder = random.Random(seed), folder
         self.log: list[str] = []
+        #: Whether someone has removed the current table.
+        self.removed = False
         self.refused: Counter[str] = Counter()
         self.rows = self.named = 0
         self.saved: list[tuple[str, dict[str, Any]]] = []
@@ -112,7 +118,7 @@ class History:
             "windows": [],
             "aggregates": dict(_AGGREGATES),
             "emit": emit,
-            "sink": {"path": str(folder / "sink")},
+            "sink": {"path": str(folder / "sink"), "current": str(folder / "current")},
             "quarantine": {"warn": "never", "hold": "never"},
         }
         self.spec["windows"] = [self._window() for _ in range(rng.choice([1, 2, 2, 3]))]
@@ -165,16 +171,26 @@ class History:
             return
         pipeline = self.pipeline
         self.contract.follow(self.ledger.batches(), pipeline)
-        rows = DeltaTable(self.spec["sink"]["path"]).to_pyarrow_table()
-        for name in ("window_start", "window_end"):
-            rows = rows.set_column(rows.schema.get_field_index(name), name, rows[name].cast(pa.int64()))
-        every = rows.to_pylist()
+        every = _with_integers(DeltaTable(self.spec["sink"]["path"]).to_pyarrow_table()).to_pylist()
         view = shown(dict.fromkeys({row["window"] for row in every}, False), pipeline.keys, every)
         found = self.contract.differences(pipeline, view)
         assert not found, f"{len(found)} differences: {'; '.join(sorted(found)[:6])}"
+        self._look_at_current(every)
         place = f"{self.spec['sink']['path']}.windowmill/quarantine"
         lost = DeltaTable(place).to_pyarrow_table()["reason"].to_pylist() if DeltaTable.is_deltatable(place) else []
         assert len(lost) == len(self.contract.now.lost), f"{len(lost)} rows in quarantine instead of {len(self.contract.now.lost)}"
+
+    def _look_at_current(self, every: list[Row]) -> None:
+        """The current table is the newest of what the rows ``every`` of the sink show; it may be missing until a batch makes it again."""
+        place = self.spec["sink"]["current"]
+        if not DeltaTable.is_deltatable(place):
+            assert self.removed, "there is no current table"
+            return
+        self.removed = False
+        rows = _with_integers(DeltaTable(place).to_pyarrow_table())
+        assert rows.column_names == DeltaTable(self.spec["sink"]["path"]).to_pyarrow_table().column_names
+        wanted = current(dict.fromkeys({row["window"] for row in every}, False), self.pipeline.keys, every)
+        assert sorted(map(repr, rows.to_pylist())) == sorted(map(repr, wanted)), "the current table is another one"
 
     def _verify(self) -> None:
         """`verify` finds no difference, but of changes that batches have not counted, or whose results were discarded."""
@@ -287,6 +303,15 @@ class History:
     def _optimize(self) -> None:
         self.source.optimize.compact()
         self._looked_up()
+
+    def _disturb(self) -> None:
+        """Others join the files of the current table, or remove it."""
+        place = self.spec["sink"]["current"]
+        if self.rng.random() < 0.3:
+            self.removed = True
+            shutil.rmtree(place, ignore_errors=True)
+        elif DeltaTable.is_deltatable(place):
+            DeltaTable(place).optimize.compact()
 
     # The pipeline
 
@@ -469,6 +494,13 @@ class History:
             self._given(lambda: purging.purge(self.pipeline, quiet(), [{"k": gone}]))  # refused where the pipeline has no row of the key
 
 
+def _with_integers(rows: pa.Table) -> pa.Table:
+    """``rows`` of a sink with the bounds of windows as integers."""
+    for name in ("window_start", "window_end"):
+        rows = rows.set_column(rows.schema.get_field_index(name), name, rows[name].cast(pa.int64()))
+    return rows
+
+
 def live(seed: int, folder: Path, steps: int) -> History:
     """A history of its own; a difference tells the seed and what was done."""
     history = History(seed, folder)
@@ -496,6 +528,9 @@ def test_the_latest_view_is_that_of_the_contract_after_each_step(tmp_path, monke
         folder = tmp_path / f"{seed}"
         # Spark computes the batches of one history in one task each, those of the next in many.
         monkeypatch.setattr(limits, "MAX_ROWS", 0 if BY == "spark" and seed % 2 else MAX_ROWS)
+        # Files and shares of the current table have few rows in two histories of three.
+        for name, few in FEW_ROWS.items():
+            monkeypatch.setattr(tables, name, ROWS[name] if seed % 3 == 0 else few if seed % 3 == 1 else 2 * few)
         try:
             live(seed, folder, 12)
         except AssertionError as err:

@@ -51,7 +51,7 @@ FULL: dict[str, Any] = {
     },
     "emit": "final",
     "strict": False,
-    "sink": {"path": "/data/out"},
+    "sink": {"path": "/data/out", "current": "/data/now"},
     "checkpoints": {"path": "/data/cp"},
     "expectations": [{"type": "expect_column_values_to_be_between", "column": "n", "min_value": 1, "max_value": 3, "severity": "warning"}],
     "quarantine": {"warn": "2 %", "hold": 0.25},

@@ -6,6 +6,7 @@ PROTOCOL = "tests/checkpoints/test_protocol.py::test_"
 UPKEEP = "tests/checkpoints/test_upkeep.py::test_"
 SIMULATOR = "tests/simulator/test_simulator.py::test_"
 FOREIGN_CHANGES = "tests/checkpoints/test_foreign_changes.py::test_"
+CURRENT = "tests/jobs/test_current.py::test_"
 PLANS = "tests/jobs/test_plans.py::test_"
 CHUNKS = "tests/windowing/test_chunks.py::test_"
 
@@ -34,7 +35,11 @@ MUTANTS = {
             "checkpoints.committer:beyond_delta_rs",
             never("any((_.startswith('delta.constraints.') for _ in _.configuration))"),
         ),
-        ("spark-commits-on-object-storage", "checkpoints.committer:DeltaRsCommitter._other", without("raise SinkRefusedError(...)")),
+        (
+            "spark-commits-on-object-storage",
+            "checkpoints.committer:DeltaRsCommitter._other",
+            never("not is_local(place)"),
+        ),
     ],
     f"{PROTOCOL}of_two_attempts_one_wins_and_the_files_of_the_other_go": [
         (
@@ -54,8 +59,8 @@ MUTANTS = {
         ("not-landed-passes", "checkpoints.protocol:_publish", instead("raise error_of(_)(...)", "return False")),
     ],
     f"{FOREIGN_CHANGES}a_sink_that_another_pipeline_made_meanwhile_is_refused": [
-        ("strange-sink-taken-before-the-record", "checkpoints.protocol:_check_tables", without("_refuse_strange_sink(...)")),
-        ("strange-sink-taken-behind-the-record", "checkpoints.protocol:_publish", without("_refuse_strange_sink(...)")),
+        ("strange-sink-taken-before-the-record", "checkpoints.protocol:_check_tables", without("_refuse_strange(...)")),
+        ("strange-sink-taken-behind-the-record", "checkpoints.protocol:_publish", without("_refuse_strange(...)")),
     ],
     f"{PROTOCOL}a_recorded_file_that_is_gone_is_named": [
         (
@@ -137,12 +142,23 @@ MUTANTS = {
         ("commit-on-top-of-a-foreign-change", "checkpoints.protocol:_publish", never('not _ or _ == "state"')),
     ],
     f"{FOREIGN_CHANGES}changes_are_accepted_once_and_for_all": [
-        ("accepted-changes-forgotten", "checkpoints.own_tables:_verify_table", without("_.note(_, replace(...))")),
+        ("accepted-changes-forgotten", "checkpoints.own_tables:_verify_table", without("_.note(_, None if _ else replace(...))")),
     ],
     f"{FOREIGN_CHANGES}rows_that_others_delete_after_a_compaction_and_restore": [
         ("restore-after-a-compaction-is-foreign", "checkpoints.own_tables:foreign_change", without("_.moved_in")),
     ],
     f"{FOREIGN_CHANGES}a_table_whose_first_log_entries_are_gone": [
         ("log-without-its-beginning", "checkpoints.own_tables:OwnTable.table_version", without("raise self._unreadable(...)")),
+    ],
+    f"{CURRENT}after_each_batch_the_table_has_the_newest_row_of_the_latest_view": [
+        ("older-rows-not-searched", "checkpoints.current:CurrentView.compared", instead("(_1 < 0) | _2", "_1 < 0")),
+        ("kept-rows-are-new", "checkpoints.current:AddedRows.narrow", always("_ < _.first_kept")),
+        ("search-ends-too-soon", "checkpoints.current:SinkFiles.search", always("int(_.min()) > _")),
+    ],
+    f"{CURRENT}it_may_come_later_go_and_move": [
+        ("stale-current-table-goes-on", "checkpoints.current:changes_of", always("own.batch == shown.batch")),
+    ],
+    f"{CURRENT}files_that_others_move_between_record_and_commit_are_made_again": [
+        ("missing-current-table-not-made-again", "checkpoints.protocol:publish_pending", without("_make_again(...)")),
     ],
 }

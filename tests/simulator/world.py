@@ -21,6 +21,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import ORDER, BatchCommit, Change, TableVersion, refuse_committed, verify
 from windowmill.checkpoints.protocol import publish_pending, record, rule
 from windowmill.checkpoints.records import LedgerRecord
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import FencedError, HeldError, LedgerBehindError, OutOfTurnError, StateCorruptError
 
@@ -30,7 +31,7 @@ UNLUCKY = 13
 #: The order in which a batch writes: its files, its record, and a commit to each table.
 WRITES = ("files", "batch", *ORDER)
 #: The order in which a batch that is held writes, and then a ruling that publishes it.
-HELD_WRITES, RULING_WRITES = ("files", "batch", "quality", "held"), ("ruling", "sink", "quarantine", "state")
+HELD_WRITES, RULING_WRITES = ("files", "batch", "quality", "held"), ("ruling", "sink", "current", "quarantine", "state")
 Probe = Callable[[str, Callable[[], None]], None]
 
 
@@ -71,6 +72,7 @@ class MemoryTable:
     log: Log
     tables: Mapping[str, Log]
     probe: Probe = at_once
+    view: None = None
 
     @property
     def place(self) -> str:
@@ -201,6 +203,7 @@ class World:
         totals = list(itertools.accumulate(sum(v for v in values if v > 0) for values in self.source[: through + 1]))
         wanted = Counter({(version, total): 1 for version, total in enumerate(totals) if version not in left_out})
         assert self.logs["sink"].rows() == wanted, f"sink: {self.logs['sink'].rows()} instead of {wanted}"
+        assert self.logs["current"].rows() == Counter([max(wanted)] if wanted else [])
         assert sum(total for (_, total), n in self.logs["state"].rows().items() for _ in range(n)) == (totals[-1] if totals else 0)
         bad = Counter((version, v) for version, values in enumerate(self.source[: through + 1]) for v in values if v <= 0)
         assert self.logs["quarantine"].rows() == bad
@@ -253,13 +256,15 @@ class Run:
         rows = {
             "quality": ((plan.batch, verdict),),
             "sink": tuple(zip(new, totals, strict=True)),
+            "current": ((plan.to_version, totals[-1]),),
             "state": ((plan.batch, totals[-1] - restored),),
             "quarantine": bad,
         }
         changes = {}
         for role, values in rows.items():
             if values:
-                changes[role] = Changes((DataFile(f"{role}-{plan.attempt}", 1, len(values), 0, "{}"),))
+                whole = (AXIS_BEGIN, AXIS_END) if role == "current" else None
+                changes[role] = Changes((DataFile(f"{role}-{plan.attempt}", 1, len(values), 0, "{}"),), replaces=whole)
 
         def write() -> None:
             for role, each in changes.items():
