@@ -21,13 +21,30 @@ from windowmill.jobs.sources.reading import VersionRange, backfill_versions
 from windowmill.jobs.sources.table_rows import TableRows, ends_in_sql, queried
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.session import start_spark
+from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import LatenessRule
 from windowmill.windowing.windows.base import Window
 
 if TYPE_CHECKING:
     from windowmill.jobs.batch.progress import Progress
     from windowmill.jobs.spark.access import SparkSession
+
+
+def judged_otherwise(pipeline: Pipeline, before: Sequence[Plan]) -> bool:
+    """Whether plans ``before`` have judged rows by other settings of time than those of the spec now."""
+    return bool(_other_rules(pipeline, before))
+
+
+def _other_rules(pipeline: Pipeline, before: Sequence[Plan]) -> list[LatenessRule]:
+    """The rules of plans ``before`` by which rows are judged otherwise than now, since all windows were recomputed by one."""
+    since = max((place for place, plan in enumerate(before) if plan.rejudges and plan.history == AXIS_BEGIN), default=0)
+    rules = list(dict.fromkeys(LatenessRule.of_meaning(plan.definition) for plan in before[since:]))
+    now = LatenessRule.of(pipeline)
+    # What is shown early or late judges no row, but a change of it closes windows that are shown.
+    varied = len({rule.revises for rule in rules}) > 1
+    return [rule for rule in rules if varied or (rule.disorder, rule.lateness) != (now.disorder, now.lateness)]
 
 
 def were_missed(ledger: Ledger) -> bool:
@@ -90,10 +107,11 @@ def refuse_uncounted(
     runnable: Runnable, ledger: Ledger, source: SourceTable, before: Sequence[Plan], versions: VersionRange, kept: Sequence[Window]
 ) -> None:
     """Refuse a changed spec by which rows of ``versions`` count otherwise than before in windows that stay, or are ``kept``."""
-    if versions == backfill_versions(runnable, source, before, "log"):
+    others, same = _other_rules(runnable.pipeline, before), versions == backfill_versions(runnable, source, before, "log")
+    if same and not others:
         return
-    purge = purged_since_read(before)
-    change = _change_within(runnable, source, before, versions) if purge is not None or kept else None
+    purge = None if same else purged_since_read(before)
+    change = _change_within(runnable, source, before, versions) if not same and (purge is not None or kept) else None
     if purge is not None and change is not None:
         raise _refused(
             runnable,
@@ -103,6 +121,13 @@ def refuse_uncounted(
     if kept and change is not None:
         raise _refused(runnable, f"window {kept[0].name} would continue from a state that includes {change}", "restate --from BEGIN")
     late = next((window.name for window in kept if not window.on_grid or window.fills_gaps), None)
+    now = LatenessRule.of(runnable.pipeline)
+    if late is not None and any(now.disorder < rule.disorder or now.lateness < rule.lateness for rule in others):
+        raise UnsupportedError(
+            f"pipeline {runnable.name}: window {late} would continue from a state that lacks rows which count by the settings of time that "
+            "they met, and are too late by those of now; recompute all windows by these (`windowmill apply --recompute`), or put new windows "
+            "and aggregates into a pipeline of their own"
+        )
     if late is not None and (were_missed(ledger) or _are_quarantined(runnable.places.quarantine)):
         raise _refused(runnable, f"window {late} would continue from a state that includes rows which came too late", "restate --late")
 
