@@ -42,8 +42,8 @@ class LatenessRule:
     revises: bool = False
     #: Whether the orchestrator asserts the watermark; events do not advance it then.
     asserted: bool = False
-    #: Where the settings have changed, the least and the greatest watermark that a row finds, and instant through which windows are closed to
-    #: it: new rows find what earlier settings have reached, rows that are read again no more than the pipeline has reached.
+    #: Where settings have changed, the least and the greatest watermark that a row finds, and instant through which windows are closed to
+    #: it. New rows find at least what earlier settings have reached, rows that are read again no more than the pipeline has reached.
     watermarks: tuple[int, int] = (BEFORE, AFTER)
     closings: tuple[int, int] = (BEFORE, AFTER)
 

@@ -124,9 +124,9 @@ def refuse_uncounted(
     now = LatenessRule.of(runnable.pipeline)
     if late is not None and any(now.disorder < rule.disorder or now.lateness < rule.lateness for rule in others):
         raise UnsupportedError(
-            f"pipeline {runnable.name}: window {late} would continue from a state that lacks rows which count by the settings of time that "
-            "they met, and are too late by those of now; recompute all windows by these (`windowmill apply --recompute`), or put new windows "
-            "and aggregates into a pipeline of their own"
+            f"pipeline {runnable.name}: window {late} would continue from a state without rows that have counted, but are too late by the "
+            "settings of time as they are now; put new windows and aggregates into a pipeline of their own, or change emit and settings of "
+            "time by `windowmill apply --recompute`, which computes all windows anew"
         )
     if late is not None and (were_missed(ledger) or _are_quarantined(runnable.places.quarantine)):
         raise _refused(runnable, f"window {late} would continue from a state that includes rows which came too late", "restate --late")

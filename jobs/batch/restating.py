@@ -71,7 +71,8 @@ def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, 
     """The last version of the correction that begins with the versions ``change``.
 
     A version before the next change belongs to the correction, with the versions in between, if it appends a row that takes the place of a
-    deleted one. Such a row is behind the watermark, as of ``progress``, and between the first and the last event time of its key's deleted rows.
+    deleted one. Such a row is behind the watermark, as of ``progress``, and between the first and the last event time of its key's deleted
+    rows.
     """
     last, rows = change[1], TableRows.of(pipeline, source, _refuse)
     if progress.seen is None:

@@ -67,9 +67,9 @@ from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import BEFORE, LatenessRule
 
 if TYPE_CHECKING:
-    from windowmill.jobs.layouts.input import Emission
     from windowmill.expectations.gate import Verdict
     from windowmill.jobs.batch.restating import Restatement
+    from windowmill.jobs.layouts.input import Emission
     from windowmill.jobs.spark.access import SparkSession
 
 

@@ -35,8 +35,8 @@ class Emission:
     #: batches have emitted windows.
     watermark: int = BEFORE
     since: int = BEFORE
-    #: The instants through which windows were shown before the batch, and are after it, which where late rows bring revisions is before they
-    #: are closed; null for none. Null as a whole where they follow from what is emitted.
+    #: The instants through which windows were shown before the batch, and are after it, null for none; null as a whole where they follow
+    #: from what is emitted.
     shown: tuple[int | None, int | None] | None = None
     #: The range (begin, end] of window ends that a backfill emits; null for all. Sessions and live rows need it, because their windows may
     #: close or trigger later than they end.

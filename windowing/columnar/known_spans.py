@@ -37,7 +37,6 @@ from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, known_span
 from windowmill.windowing.kernels.lift import int64_of, valid_of
 from windowmill.windowing.slicing.edges import Numbering, WindowGrid
-from windowmill.windowing.watermark import BEFORE
 
 #: ``first`` and ``last`` of a key for which a window has counted nothing.
 NO_SPAN = _NO_FIRST, _NO_LAST = AXIS_END, AXIS_BEGIN
@@ -133,7 +132,7 @@ class Spans:
 
 
 def _counted(grid: WindowGrid, starts: Ints, closed: Ints, reached: Ints) -> Bools:
-    """Whether a window of ``grid``, not ``closed`` to them, takes slices that begin at ``starts``, or events of them where they ``reached``."""
+    """Whether a window of ``grid`` that is not ``closed`` takes slices that begin at ``starts``, or events where they ``reached``."""
     return np.asarray(grid.last_end_holding(reached) > np.maximum(starts, closed), np.bool_)
 
 
