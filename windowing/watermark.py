@@ -46,6 +46,8 @@ class LatenessRule:
     #: it. New rows find at least what earlier settings have reached, rows that are read again no more than the pipeline has reached.
     watermarks: tuple[int, int] = (BEFORE, AFTER)
     closings: tuple[int, int] = (BEFORE, AFTER)
+    #: The greatest instant through which windows had been shown when a row came.
+    shown: int = AFTER
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> LatenessRule:

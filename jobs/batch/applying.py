@@ -136,7 +136,9 @@ def next_apply(
         staying = kept_of_source(runnable, changes, fills, types, keeps, gaps)
         refuse_uncounted(runnable, ledger, source, before, versions, staying)
     plan = ApplyPlan(
-        **planning.pinned(pipeline, ledger, source, versions) | {"from_version": versions.through} | _progress(pipeline, last, changes),
+        **planning.pinned(pipeline, ledger, source, versions)
+        | {"from_version": versions.through}
+        | _progress(pipeline, last, changes, history),
         seen=last.outcome.seen,
         read_from=versions.after,
         fills=fills,
@@ -156,7 +158,7 @@ def next_apply(
     return Application(changes, plan, reading, state)
 
 
-def _progress(pipeline: Pipeline, last: Batch, changes: SpecChanges) -> dict[str, int | None]:
+def _progress(pipeline: Pipeline, last: Batch, changes: SpecChanges, history: int | None) -> dict[str, int | None]:
     """What the batch of ``changes`` goes on from: nothing that the ``last`` batch has reached by its settings goes back."""
     outcome, then, now = last.outcome, LatenessRule.of_meaning(last.plan.definition), LatenessRule.of(pipeline)
     if not changes.settings or outcome.seen is None or outcome.emitted is None:
@@ -167,6 +169,8 @@ def _progress(pipeline: Pipeline, last: Batch, changes: SpecChanges) -> dict[str
     shown = outcome.shown if outcome.shown is not None else watermark if then.revises else outcome.emitted
     # A window that has been shown is closed where none is revised.
     closed = outcome.emitted if now.revises else max(outcome.emitted, shown)
+    if changes.rejudges and now.revises and history is not None and history <= closed:
+        shown = watermark  # the batch shows what is complete
     return {"emitted": closed, "watermark": watermark, "shown": shown if now.revises and shown != watermark else None}
 
 

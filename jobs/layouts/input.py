@@ -177,7 +177,8 @@ class TableInput(SourceInput):
         closed = BEFORE if plan.emitted is None else plan.emitted
         if plan.advances:
             return replace(rule, watermarks=(plan.watermark, AFTER), closings=(closed, AFTER))
-        return replace(rule, watermarks=(BEFORE, plan.watermark), closings=(BEFORE, closed))
+        shown = plan.shown_by(rule)
+        return replace(rule, watermarks=(BEFORE, plan.watermark), closings=(BEFORE, closed), shown=BEFORE if shown is None else shown)
 
     @classmethod
     def of(

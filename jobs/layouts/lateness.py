@@ -141,7 +141,8 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
     ``_refused`` marks those rows, and ``_ missed 0``, ``_ missed 1``, … for each grid those that came too late for one of its windows.
 
     Where late rows bring revisions, ``_closed`` is null if no window that contains the row had been shown at its arrival. Otherwise it is
-    the watermark then, and ``_arrival`` is the number of the row's commit. ``_order`` is that number of every row.
+    the instant through which windows had been, the watermark, and ``_arrival`` is the number of the row's commit. ``_order`` is that number
+    of every row.
 
     ``rows``: rows from :func:`with_arrival`; the result lacks the columns that it added.
     """
@@ -156,7 +157,8 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
     too_late, shut, edges = np.zeros(len(times), np.bool_), np.zeros(len(times), np.bool_), np.zeros(len(times), np.int64)
     too_late[behind] = (found.last_end > times[behind]) & (found.last_end <= closed[behind])
     if rule.revises:
-        shut[behind], edges[behind] = found.first_end <= watermark[behind], watermark[behind]
+        shown = np.minimum(watermark[behind], rule.shown)
+        shut[behind], edges[behind] = found.first_end <= shown, shown
     else:
         shut[behind], edges[behind] = found.first_end <= closed[behind], found.edge
     done = with_too_late(rows, pa.array(too_late)).drop_columns([NUMBER_OF, WATERMARK_OF])

@@ -256,6 +256,8 @@ class Contract:
     def _apply(self, pipeline: Pipeline, plan: ApplyPlan, publish: bool) -> None:
         now = self.now
         now.reach = now.reach.by(pipeline)
+        if plan.rejudges and pipeline.emit == "revise" and plan.history is not None and plan.history <= now.reach.closed:
+            now.reach = replace(now.reach, shown=now.reach.watermark)
         meanings = {window["name"]: window for window in _windows_of(plan.definition)}
         changed = {name for name, window in meanings.items() if self._meanings.get(name) != window} | set(plan.fills)
         now.events = {name: own for name, own in now.events.items() if name in meanings}

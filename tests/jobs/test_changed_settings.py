@@ -193,6 +193,20 @@ def test_windows_are_recomputed_as_if_the_settings_had_held_from_the_beginning(t
     assert line.rows()[1:] == [(30, 0, [25, 26]), (50, 0, [45, 48])]
 
 
+@pytest.mark.parametrize(
+    ("history", "at_once", "later"),
+    [(AXIS_BEGIN, [(20, 0, [5]), (20, 1, [5, 7])], []), (20, [], [(20, 0, [5, 7])]), (None, [], [(20, 0, [5, 7])])],
+)
+def test_what_is_recomputed_to_be_revised_leaves_out_rows_of_closed_windows(tmp_path, history, at_once, later):
+    """7 comes when the first of its windows is closed, and counts in the second alone; 21 is late to none."""
+    hops = {"name": "tens", "type": "hopping", "size": 20, "hop": 10, "origin": 0}
+    line = Line(tmp_path, windows=[hops], lateness=15).land(5, 26, 7, 21).run()
+    line.apply(emit="revise", recompute=True, history=history)
+    assert line.rows() == [(10, 0, [5]), *at_once]
+    line.land(50).run()
+    assert line.rows() == [(10, 0, [5]), *at_once, *later, (30, 0, [21, 26]), (40, 0, [21, 26])]
+
+
 def test_a_part_of_the_history_is_recomputed(tmp_path):
     line = Line(tmp_path).land(5, 25, 7, 21, 45).run()
     line.apply(lateness=20, recompute=True, history=10)
