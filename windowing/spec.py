@@ -402,7 +402,7 @@ class Pipeline(SpecMapping):
         """:meth:`meaning` for the ledger and for messages: ``${NAME}`` in place of its value in fields that name it, and no credentials."""
 
         def shown(value: Any, path: tuple[str | int, ...]) -> Any:
-            # Lengths of time hold no secret, and a change of them is told from what they were.
+            # Lengths of time hold no secret, and later changes are compared with what they were.
             if isinstance(value, str) and path not in _SETTINGS:
                 filling = self._filling(path)
                 whole = next((written for written, filled in filling.items() if filled == value), None)
@@ -439,7 +439,7 @@ class Pipeline(SpecMapping):
             meaning["windows"].sort(key=lambda window: places[window["name"]])
         if _hash_of(meaning) == meaning_hash:
             return True
-        before = self._filled(dict(written))
+        before = self.filled(dict(written))
         return (
             _hash_of(before) == meaning_hash
             and _without_settings(before) == _without_settings(meaning)
@@ -448,22 +448,22 @@ class Pipeline(SpecMapping):
 
     def has_variables_of(self, written: Mapping[str, Any], meaning_hash: str) -> bool:
         """Whether the variables in an earlier :meth:`shown_meaning`, whose hash was ``meaning_hash``, have the values of now."""
-        return _hash_of(self._filled(dict(written))) == meaning_hash
+        return _hash_of(self.filled(dict(written))) == meaning_hash
 
     def meaning_as(self, written: Mapping[str, Any]) -> Pipeline:
         """The pipeline with the meaning of an earlier :meth:`shown_meaning`, whose variables have the values of now."""
-        meaning = self._filled(dict(written))
+        meaning = self.filled(dict(written))
         wanted = {"filter": meaning.pop("filter", None)}
         source = None if self.source is None else self.source.model_copy(update=wanted)
         return Pipeline.model_validate({"pipeline": self.pipeline, **meaning}).model_copy(update={"source": source})
 
-    def _filled(self, value: Any) -> Any:
+    def filled(self, value: Any) -> Any:
         """``value`` with those of the variables in the place of their names."""
         if isinstance(value, str):
             return reduce(lambda text, pair: text.replace(*pair), self._variables.items(), value)
         if isinstance(value, dict):
-            return {name: self._filled(item) for name, item in value.items()}
-        return [self._filled(item) for item in value] if isinstance(value, list) else value
+            return {name: self.filled(item) for name, item in value.items()}
+        return [self.filled(item) for item in value] if isinstance(value, list) else value
 
 
 def _hash_of(meaning: Mapping[str, Any]) -> str:
@@ -648,8 +648,14 @@ def compare(before: Mapping[str, Any], pipeline: Pipeline, edited: Mapping[tuple
     other_input = _why(*inputs, where="", same_variables=same_variables)
     if other_input is not None:
         found["windows"] = [replace(each, fate="filled", why=other_input) if each.fate == "kept" else each for each in found["windows"]]
-    others = () if reason is None else (reason,)
-    settings = tuple(_changed(before, actual))
+    # An older record may name a variable in the place of a length, whose value of then is not known.
+    unknown = (
+        []
+        if same_variables
+        else [f"{where}: the value of {name} may be another one" for where, name in variables(before.get("time"), "time")]
+    )
+    others = (*(() if reason is None else (reason,)), *(line for line in unknown if reason is None or line not in reason))
+    settings = tuple(_changed(pipeline.filled(before), actual))
     return SpecChanges(tuple(found["windows"]), tuple(found["aggregates"]), others, other_input is not None, settings)
 
 

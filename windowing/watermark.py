@@ -133,7 +133,7 @@ class Clock:
     since: int = BEFORE
     #: As of :class:`LatenessRule`.
     closings: tuple[int, int] = (BEFORE, AFTER)
-    #: The instants through which windows are closed and shown after the batch, where the watermark alone does not tell them.
+    #: The instants through which windows are closed and shown after the batch, where they do not follow from the watermark.
     through: tuple[int, int] | None = None
 
     @property

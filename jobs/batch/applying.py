@@ -93,7 +93,7 @@ def next_apply(
 ) -> Application | None:
     """The batch of a changed spec, which publishes new values of windows that end after ``history``, if any; null if nothing is to do.
 
-    The commits of the last batch must have been made. ``recompute``: whether windows are computed anew by changed settings of time.
+    The commits of the last batch must have been made. ``recompute``: whether all windows are recomputed by changed settings of time.
     ``accept_changes`` accepts that others have changed rows of the tables.
     """
     pipeline = runnable.pipeline
@@ -160,7 +160,7 @@ def next_apply(
 
 def _progress(pipeline: Pipeline, last: Batch, changes: SpecChanges, history: int | None) -> dict[str, int | None]:
     """What the batch of ``changes`` goes on from: nothing that the ``last`` batch has reached by its settings goes back."""
-    outcome, then, now = last.outcome, LatenessRule.of_meaning(last.plan.definition), LatenessRule.of(pipeline)
+    outcome, then, now = last.outcome, LatenessRule.of_meaning(pipeline.filled(last.plan.definition)), LatenessRule.of(pipeline)
     if not changes.settings or outcome.seen is None or outcome.emitted is None:
         return {}
     watermark = then.watermark_of(outcome.emitted) if outcome.watermark is None else outcome.watermark
@@ -222,7 +222,7 @@ def _from_state(
         raise NotStoredError("its rows are judged by other settings of time")
     fills = () if history is None else changes.filled
     new, old = _parts_of_stored(runnable, ledger, Columns.of_source(source).arrow)
-    if changes.changes_emit and any(part.name != "positions" for part in new):  # windows with policies are shown alike
+    if changes.changes_emit and any(part.name != "positions" for part in new):  # emit makes no difference to policies
         raise NotStoredError("what it holds of windows depends on emit")
     cut = next((each for each in carried_parts(new, old, changed_windows(changes), fills) if each.recut), None)
     if cut is None:

@@ -34,13 +34,14 @@ if TYPE_CHECKING:
 
 def judged_otherwise(pipeline: Pipeline, before: Sequence[Plan]) -> bool:
     """Whether plans ``before`` have judged rows by other settings of time than those of the spec now."""
-    return bool(_other_rules(pipeline, before))
+    # Behind a change a run finds what earlier settings have reached.
+    return bool(_other_rules(pipeline, before)) or any(plan.advances and plan.watermark is not None for plan in before)
 
 
 def _other_rules(pipeline: Pipeline, before: Sequence[Plan]) -> list[LatenessRule]:
     """The rules of plans ``before`` by which rows are judged otherwise than now, since all windows were recomputed by one."""
     since = max((place for place, plan in enumerate(before) if plan.rejudges and plan.history == AXIS_BEGIN), default=0)
-    rules = list(dict.fromkeys(LatenessRule.of_meaning(plan.definition) for plan in before[since:]))
+    rules = list(dict.fromkeys(LatenessRule.of_meaning(pipeline.filled(plan.definition)) for plan in before[since:]))
     now = LatenessRule.of(pipeline)
     # What is shown early or late judges no row, but a change of it closes windows that are shown.
     varied = len({rule.revises for rule in rules}) > 1
@@ -108,7 +109,7 @@ def refuse_uncounted(
 ) -> None:
     """Refuse a changed spec by which rows of ``versions`` count otherwise than before in windows that stay, or are ``kept``."""
     others, same = _other_rules(runnable.pipeline, before), versions == backfill_versions(runnable, source, before, "log")
-    if same and not others:
+    if same and not judged_otherwise(runnable.pipeline, before):
         return
     purge = None if same else purged_since_read(before)
     change = _change_within(runnable, source, before, versions) if not same and (purge is not None or kept) else None
@@ -126,7 +127,7 @@ def refuse_uncounted(
         raise UnsupportedError(
             f"pipeline {runnable.name}: window {late} would continue from a state without rows that have counted, but are too late by the "
             "settings of time as they are now; put new windows and aggregates into a pipeline of their own, or change emit and settings of "
-            "time by `windowmill apply --recompute`, which computes all windows anew"
+            "time by `windowmill apply --recompute`, which recomputes all windows"
         )
     if late is not None and (were_missed(ledger) or _are_quarantined(runnable.places.quarantine)):
         raise _refused(runnable, f"window {late} would continue from a state that includes rows which came too late", "restate --late")

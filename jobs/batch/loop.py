@@ -313,7 +313,7 @@ def apply(
     """Carry out a changed spec in one batch; null if there is nothing to do.
 
     - ``history``: windows that are new, or get new values, are published if they end after this instant; null to publish none.
-    - ``recompute``: whether windows are computed anew by changed settings of time.
+    - ``recompute``: whether all windows are recomputed by changed settings of time.
     - ``expected``: the position of the pipeline for which a kept plan was made.
     - ``accept_changes``: whether to accept that others have changed rows of the pipeline's tables.
     - ``by``: who has approved the change; the ledger records it.

@@ -319,7 +319,7 @@ class _Steps:
         return verdict
 
     def _progress(self, emission: Emission) -> tuple[int | None, int | None]:
-        """``watermark`` and ``shown`` of the outcome after a change of settings; null where these alone tell them again."""
+        """``watermark`` and ``shown`` of the outcome after a change of settings; null where they follow from these again."""
         assert emission.shown is not None
         assert emission.emitted is not None
         rule, shown = LatenessRule.of(self.runnable.pipeline), emission.shown[1]

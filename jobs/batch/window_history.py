@@ -120,7 +120,7 @@ def _shown_after(pipeline: Pipeline, plan: Plan, name: str) -> int:
     if plan.emitted is None:
         return AXIS_BEGIN
     window = next((each for each in pipeline.windows if each.name == name), None)
-    rule = LatenessRule.of_meaning(plan.definition)
+    rule = LatenessRule.of_meaning(pipeline.filled(plan.definition))
     shown = plan.shown_by(rule)
     shown = plan.emitted if shown is None else shown
     if window is not None and window.follows_policies:

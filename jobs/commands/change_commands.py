@@ -89,7 +89,7 @@ _TOLD = {"sink": "results", "state": "state", "quarantine": "quarantine", "held"
 def planned(pipeline: Pipeline, history: int | None, spec: str, *, recompute: bool = False) -> Answer:
     """What ``windowmill apply`` would do about ``pipeline``, the spec at the path ``spec``; raises what it would raise.
 
-    ``recompute``: whether windows are computed anew by changed settings of time.
+    ``recompute``: whether all windows are recomputed by changed settings of time.
     """
     runnable, ledger = runnable_of(pipeline), Ledger.open(pipeline)
     if ledger.newest_kept is None:
@@ -158,7 +158,7 @@ def _otherwise(runnable: Runnable, ledger: Ledger, rows: _RowCounts) -> dict[str
     """Which published windows the changed settings would have given otherwise: at most how many of each, and because of which rows."""
     batches, last = [batch for batch in effective_batches(ledger.batches()) if batch.plan.builds_state], ledger.newest_kept
     assert last is not None  # a pipeline that never ran has no changes
-    then, now = LatenessRule.of_meaning(last.plan.definition), LatenessRule.of(runnable.pipeline)
+    then, now = LatenessRule.of_meaning(runnable.pipeline.filled(last.plan.definition)), LatenessRule.of(runnable.pipeline)
     found, why = Counter[str](), list[str]()
     if now.disorder < then.disorder:
         why.append("rows that came in time may be late by the shorter disorder")
@@ -234,7 +234,7 @@ def _told_otherwise(found: Mapping[str, Any]) -> str:
         return "stays; these settings would have given the same windows"
     windows = ", ".join(f"{n:,} of {name}" for name, n in found["windows"].items())
     span = "" if found["too_late"] is None else f" (in quarantine are times from {found['too_late'][0]} to {found['too_late'][1]})"
-    return f"stays; these settings would have given up to {windows} otherwise: {found['why']}{span}; --recompute publishes them anew"
+    return f"stays; these settings would have given up to {windows} otherwise: {found['why']}{span}; --recompute publishes them"
 
 
 def _lasting(least: float | None, most: float | None) -> str:

@@ -178,7 +178,7 @@ def _kept(each: CarriedPart, rows: pa.Table) -> pa.Table:
     if part.name == "positions":
         return rows.filter(pc.is_in(rows.column(SEQUENCE), pa.array(cast("PositionPart", part).sequences, pa.string())))
     if part.name == "live rows" and part.batch.rule != each.before.batch.rule:
-        # At which watermark a key is due depends on the lateness: the next batch looks at all.
+        # At which watermark a key is due depends on the lateness: the next batch reads all.
         due = pc.if_else(pc.is_valid(rows.column(DUE)), AXIS_BEGIN, rows.column(DUE))
         rows = rows.set_column(rows.schema.get_field_index(DUE), rows.schema.field(DUE), due)
     if part.name == "live rows" and _windows(part) != _windows(each.before):
