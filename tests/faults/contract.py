@@ -259,7 +259,7 @@ class Contract:
         if plan.rejudges and pipeline.emit == "revise" and plan.history is not None and plan.history <= now.reach.closed:
             now.reach = replace(now.reach, shown=now.reach.watermark)
         meanings = {window["name"]: window for window in _windows_of(plan.definition)}
-        changed = {name for name, window in meanings.items() if self._meanings.get(name) != window} | set(plan.fills)
+        changed = {name for name, window in meanings.items() if plan.rejudges or self._meanings.get(name) != window} | set(plan.fills)
         now.events = {name: own for name, own in now.events.items() if name in meanings}
         snapshot = plan.snapshot if plan.carried is None else now.restated
         base = None
@@ -269,7 +269,7 @@ class Contract:
         for window in pipeline.windows:
             if window.name not in changed:
                 continue
-            if self._meanings.get(window.name) != meanings[window.name]:
+            if plan.rejudges or self._meanings.get(window.name) != meanings[window.name]:
                 now.left_out[window.name] = [
                     (-math.inf, min(math.inf if plan.history is None else plan.history, self._through(pipeline, window)))
                 ]

@@ -164,6 +164,13 @@ def test_final_becomes_revise(tmp_path, waits):
     assert line.rows() == [(10, 0, [5]), (10, 1, [5, 6]), (10, 2, [5, 6, 7]), (30, 0, [25])]
 
 
+def test_a_row_that_was_late_counts_in_the_windows_that_are_shown_later(tmp_path):
+    line = Line(tmp_path, windows=[TENS, VISITS], lateness=40).land(5, 85, 46).run()
+    line.apply(emit="revise")
+    line.run()
+    assert (line.rows(), line.rows("visits")) == ([(10, 0, [5]), (50, 0, [46])], [(9, 0, [5]), (50, 0, [46])])
+
+
 def test_revise_becomes_final_and_closes_what_has_been_shown(tmp_path):
     line = Line(tmp_path, lateness=20, emit="revise").land(5, 25, 6).run()
     line.apply(emit="final")
