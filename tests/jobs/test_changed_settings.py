@@ -61,7 +61,7 @@ class Line:
 
     def land(self, *times: int) -> Line:
         for at in times:
-            write_deltalake(self.spec["source"]["path"], pa.table({"t": pa.array([at], pa.int64())}), mode="append")
+            write_deltalake(self.spec["source"]["path"], pa.table({"t": [at], "k": [at % 3]}), mode="append")
         return self
 
     def run(self, **options: Any) -> Line:
@@ -111,7 +111,7 @@ def test_a_shorter_lateness_publishes_what_it_completes_in_a_batch_without_rows(
 
 @pytest.mark.parametrize("together", [False, True])
 def test_a_longer_disorder_leaves_the_watermark_where_it_is(tmp_path, together):
-    line = Line(tmp_path, windows=[TENS, PAIRS]).land(5, 25).run()
+    line = Line(tmp_path, windows=[TENS, PAIRS]).land(5, 24, 25).run()
     line.apply(disorder=20)
     for at in (22, 40, 26, 52):
         line.land(at)
@@ -119,9 +119,9 @@ def test_a_longer_disorder_leaves_the_watermark_where_it_is(tmp_path, together):
             line.run()
     line.run()
     # 22 is behind the watermark 25, which moves on once 20 less than the greatest time is more: 26 waits until then.
-    assert line.rows() == [(10, 0, [5]), (30, 0, [22, 25, 26])]
-    # 22 is no tuple that the pairs have passed: none after it has been applied.
-    assert [times for _, _, times in line.rows("pairs")] == [[5, 22], [25, 26]]
+    assert line.rows() == [(10, 0, [5]), (30, 0, [22, 24, 25, 26])]
+    # The pairs have applied 24, so 22 is too late for them.
+    assert [times for _, _, times in line.rows("pairs")] == [[5, 24], [25, 26]]
     assert line.ledger.last_commit.outcome.watermark is None
 
 
@@ -146,10 +146,10 @@ def test_a_longer_lateness_of_sessions_and_live_rows_joins_nothing_that_is_close
 
 def test_keys_of_live_rows_are_due_by_the_new_lateness(tmp_path):
     """The state names the watermark from which a key has work, by the lateness of then."""
-    line = Line(tmp_path, windows=[SPANS], lateness=100).land(5, 8, 25).run()
+    line = Line(tmp_path, windows=[SPANS], lateness=100, keys=["k"]).land(6, 9, 24).run()
     line.apply(lateness=0)
     line.run()
-    assert [times for _, _, times in line.rows("spans")] == [[5], [8]]
+    assert [times for _, _, times in line.rows("spans")] == [[6], [9]]
 
 
 @pytest.mark.parametrize("waits", [False, True])
@@ -218,6 +218,14 @@ def test_a_part_of_the_history_is_recomputed(tmp_path):
     line = Line(tmp_path).land(5, 25, 7, 21, 45).run()
     line.apply(lateness=20, recompute=True, history=10)
     assert line.rows() == [(10, 0, [5]), (30, 0, [21, 25])]
+
+
+def test_without_history_windows_that_are_open_are_recomputed(tmp_path):
+    """20 was too late for a session of its own, and joins that of 25 by 23, which came after it."""
+    line = Line(tmp_path, windows=[VISITS]).land(25, 20, 23).run()
+    line.apply(lateness=20, recompute=True, history=None)
+    line.land(80).run()
+    assert line.rows("visits") == [(29, 0, [20, 23, 25])]
 
 
 def test_nothing_is_recomputed_where_no_setting_has_changed(tmp_path):

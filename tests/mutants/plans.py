@@ -33,8 +33,10 @@ MUTANTS = {
         ("late-to-windows-not-shown", "jobs.layouts.lateness:judged_at", instead("np.minimum(_, rule.shown)", "watermark[behind]")),
     ],
     f"{SETTINGS}windows_are_recomputed_as_if_the_settings_had_held_from_the_beginning": [
-        ("settings-of-then-recompute", "jobs.batch.applying:_from_state", never("changes.rejudges")),
         ("a-backfill-by-other-settings-unnoticed", "jobs.batch.counted_rows:judged_otherwise", instead("bool(_) or any(_)", "False")),
+    ],
+    f"{SETTINGS}without_history_windows_that_are_open_are_recomputed": [
+        ("settings-of-then-recompute", "jobs.batch.applying:_from_state", never("changes.rejudges")),
     ],
     f"{SETTINGS}a_change_without_effect_is_none": [
         ("lengths-compared-by-their-texts", "windowing.spec:Pipeline.means", instead("_ == meaning_hash and _ and not _", "False")),
