@@ -159,7 +159,7 @@ def _are_quarantined(place: str) -> bool:
     return any(len(rows) for rows in queried(table_at(place), names, f"reason = '{TOO_LATE}'", {"reason": "reason"}))
 
 
-def check_range(runnable: Runnable, begin: int, end: int, versions: VersionRange) -> None:
+def check_range(runnable: Runnable, begin: int, end: int, versions: VersionRange, *, is_judged_otherwise: bool) -> None:
     """Refuse to recompute some windows, those in (``begin``, ``end``], from other rows than earlier batches read, unless they are on grids.
 
     Triggers are counted from a key's first tuple on, and where a window ends that is not on a grid follows from the rows. Rows outside
@@ -178,6 +178,8 @@ def check_range(runnable: Runnable, begin: int, end: int, versions: VersionRange
         instead = ", and --as-arrived reads what earlier batches read"
         if versions.snapshot is None:
             why, instead = "--as-arrived reads rows as they came, but batches have counted them as they were restated since", ""
+        if is_judged_otherwise:
+            why, instead = "rows are late by the settings of time as they are now, and were late to runs by others", ""
         raise UnsupportedError(
             f"pipeline {runnable.name}: {why}, so {'; '.join(so)}; `windowmill restate` recomputes what has changed, a backfill of all "
             f"windows everything{instead}"

@@ -159,11 +159,13 @@ def next_backfill(
     # Whether it counts other rows than those batches, or in another order.
     was_restated = any(plan.replaces_state and plan.snapshot is not None for plan in before)
     others = bool(before) and (versions != backfill_versions(runnable, source, before, "log") or was_restated)
-    from windowmill.jobs.batch.counted_rows import check_range, judged_otherwise  # loads what a run without new rows does not need
+    if before:
+        from windowmill.jobs.batch.counted_rows import check_range, judged_otherwise  # loads what a run without new rows does not need
 
-    others = others or judged_otherwise(pipeline, before)
-    if others:
-        check_range(runnable, begin, end, versions)
+        is_judged_otherwise = judged_otherwise(pipeline, before)
+        others = others or is_judged_otherwise
+        if others:
+            check_range(runnable, begin, end, versions, is_judged_otherwise=is_judged_otherwise)
     if versions.why is not None:
         on_other_rows(versions.why)
     on_reading(source, check_readable(runnable, source, versions, again=bool(before)))

@@ -214,6 +214,20 @@ def test_what_is_recomputed_to_be_revised_leaves_out_rows_of_closed_windows(tmp_
     assert line.rows() == [(10, 0, [5]), *at_once, *later, (30, 0, [21, 26]), (40, 0, [21, 26])]
 
 
+def test_a_backfill_of_a_part_judges_rows_as_no_run_has(tmp_path):
+    line = Line(tmp_path, windows=[VISITS]).land(5, 25, 7, 45).run()
+    line.apply(lateness=20)
+    with pytest.raises(
+        errors.UnsupportedError, match=r"rows are late by the settings of time as they are now, .*windows of visits could move"
+    ):
+        loop.backfill(line.pipeline, quiet(), begin=20, end=30)
+    loop.backfill(line.pipeline, quiet(), begin=-100, end=100)
+    assert line.rows("visits") == [(11, 0, [5, 7]), (29, 0, [25])]
+    # Its state is that of the rows that it counts.
+    line.land(90).run()
+    assert line.rows("visits") == [(11, 0, [5, 7]), (29, 0, [25]), (49, 0, [45])]
+
+
 def test_a_part_of_the_history_is_recomputed(tmp_path):
     line = Line(tmp_path).land(5, 25, 7, 21, 45).run()
     line.apply(lateness=20, recompute=True, history=10)

@@ -32,7 +32,7 @@ MUTANTS = {
     f"{SETTINGS}a_row_that_was_late_counts_in_the_windows_that_are_shown_later": [
         ("late-to-windows-not-shown", "jobs.layouts.lateness:judged_at", instead("np.minimum(_, rule.shown)", "watermark[behind]")),
     ],
-    f"{SETTINGS}windows_are_recomputed_as_if_the_settings_had_held_from_the_beginning": [
+    f"{SETTINGS}a_backfill_of_a_part_judges_rows_as_no_run_has": [
         ("a-backfill-by-other-settings-unnoticed", "jobs.batch.counted_rows:judged_otherwise", instead("bool(_) or any(_)", "False")),
     ],
     f"{SETTINGS}without_history_windows_that_are_open_are_recomputed": [
