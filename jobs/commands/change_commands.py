@@ -429,7 +429,7 @@ def apply(
             option = "--recompute" if history is None else "--history"
             own = "" if history is None else f" ({kept['given_history']})"
             raise SpecError(f"{option}: the plan {spec} has its own{own}; leave it out, or make another plan")
-        place, history, recompute = Path(kept["spec"]), kept["given_history"], kept["recompute"]
+        place, history, recompute = Path(kept["spec"]), kept["given_history"], kept.get("recompute", False)
         if _digest(place) != kept["sha256"]:
             raise OutOfTurnError(f"plan {spec}: the spec {place} has changed since; make another plan by `windowmill plan`")
         spec, expected = place, loop.Expected(kept["generation"], kept["batch"])
