@@ -125,6 +125,13 @@ def test_a_longer_disorder_leaves_the_watermark_where_it_is(tmp_path, together):
     assert line.ledger.last_commit.outcome.watermark is None
 
 
+def test_a_longer_disorder_revises_what_has_been_shown(tmp_path):
+    line = Line(tmp_path, windows=[TENS, VISITS], lateness=20, emit="revise").land(5, 25).run()
+    line.apply(disorder=20)
+    line.land(7).run()
+    assert (line.rows(), line.rows("visits")[-1]) == ([(10, 0, [5]), (10, 1, [5, 7])], (11, 1, [5, 7]))
+
+
 def test_a_shorter_disorder_moves_the_watermark_on(tmp_path):
     line = Line(tmp_path, disorder=20, windows=[TENS, PAIRS]).land(5, 8, 25).run()
     assert (line.rows(), line.rows("pairs")) == ([], [])
@@ -435,6 +442,18 @@ def test_an_interval_that_is_vouched_for_keeps_windows_closed(tmp_path):
     line.land(22)
     run(55)
     assert (line.rows(), line.lost()) == ([(10, 0, [5]), (30, 0, [21, 22])], [6])
+
+
+def test_an_interval_that_is_vouched_for_shows_what_is_revised_from_now_on(tmp_path):
+    line = Line(tmp_path, watermark="data_interval_end", lateness=20)
+    line.spec["time"] |= {"unit": "us"}
+    ends = [datetime.fromtimestamp(end / 1e6, UTC) for end in (25, 26, 36)]
+    line.land(5).run(interval_end=ends[0])
+    line.apply(emit="revise")
+    line.run(interval_end=ends[1])
+    assert line.rows() == [(10, 0, [5])]
+    line.land(6, 22).run(interval_end=ends[2])
+    assert line.rows() == [(10, 0, [5]), (10, 1, [5, 6]), (30, 0, [22])]
 
 
 def test_rows_that_were_late_by_other_settings_are_no_difference_to_verify(tmp_path):

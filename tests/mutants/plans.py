@@ -16,7 +16,7 @@ MUTANTS = {
     f"{SETTINGS}a_longer_lateness_opens_no_window_again": [
         ("closed-windows-opened", "jobs.layouts.input:TableInput.rule", instead("(closed, AFTER)", "(BEFORE, AFTER)")),
     ],
-    f"{SETTINGS}a_longer_disorder_leaves_the_watermark_where_it_is": [
+    f"{SETTINGS}a_longer_disorder_revises_what_has_been_shown": [
         ("watermark-moved-back", "jobs.layouts.input:TableInput.rule", instead("(plan.watermark, AFTER)", "(BEFORE, AFTER)")),
     ],
     f"{SETTINGS}keys_of_live_rows_are_due_by_the_new_lateness": [
