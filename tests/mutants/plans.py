@@ -35,9 +35,6 @@ MUTANTS = {
     f"{SETTINGS}a_backfill_of_a_part_judges_rows_as_no_run_has": [
         ("a-backfill-by-other-settings-unnoticed", "jobs.batch.counted_rows:judged_otherwise", instead("bool(_) or any(_)", "False")),
     ],
-    f"{SETTINGS}without_history_windows_that_are_open_are_recomputed": [
-        ("settings-of-then-recompute", "jobs.batch.applying:_from_state", never("changes.rejudges")),
-    ],
     f"{SETTINGS}a_change_without_effect_is_none": [
         ("lengths-compared-by-their-texts", "windowing.spec:Pipeline.means", instead("_ == meaning_hash and _ and not _", "False")),
     ],
