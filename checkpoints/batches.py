@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import pyarrow as pa
 from deltalake import Schema
@@ -19,8 +19,13 @@ from windowmill.checkpoints.data_files import DataFile, stored_type
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, from_us
 from windowmill.windowing.counts import Counts, Totals
 
+if TYPE_CHECKING:
+    from windowmill.windowing.watermark import LatenessRule
+
 #: For each earlier batch, the last source version that it read, and the instant through which windows were closed to its rows.
 FoundClosed = list[tuple[int, int | None]]
+#: Marks a field that a record leaves out where it has its default value.
+OPTIONAL: Mapping[str, bool] = {"optional": True}
 
 
 class _Kinds(ABC):
@@ -55,6 +60,7 @@ class _Kinds(ABC):
     keeps_gaps: tuple[int, ...] = ()
     kept_from: dict[str, object] | None = None
     reads_others: bool = False
+    rejudges: bool = False
     kept_batch: int | None = None
     spared: Sequence[int] = ()
 
@@ -87,6 +93,10 @@ class Plan(_Kinds):
     seen: int | None = None
     #: Every window that ends at or before this instant has been emitted.
     emitted: int | None = None
+    #: The watermark before the batch where other settings of time have moved it; null where it follows from ``emitted``.
+    watermark: int | None = field(default=None, metadata=OPTIONAL)
+    #: The instant through which windows have been shown where this follows neither from ``watermark`` nor from ``emitted``.
+    shown: int | None = field(default=None, metadata=OPTIONAL)
     windowmill: str = ""
     #: Version whose table snapshot is read. Its rows count as arrived in event-time order, so none of them is late. It may be greater than
     #: ``to_version`` if later versions rewrote files, or, in a backfill, changed rows. Null if all rows arrived in log order.
@@ -119,6 +129,16 @@ class Plan(_Kinds):
     @property
     def reads_from(self) -> int:
         return self.from_version
+
+    def watermark_by(self, rule: LatenessRule) -> int:
+        """The watermark that earlier batches have reached, given the ``rule`` of the batch's spec."""
+        return rule.watermark_of(self.emitted) if self.watermark is None else self.watermark
+
+    def shown_by(self, rule: LatenessRule) -> int | None:
+        """The instant through which earlier batches have shown windows, except those with policies; null if they have shown none."""
+        if self.shown is not None or self.emitted is None:
+            return self.shown
+        return self.watermark_by(rule) if rule.revises else self.emitted
 
     @property
     def recounts(self) -> bool:
@@ -325,6 +345,8 @@ class ApplyPlan(_ReplacingPlan):
     kept_from: dict[str, object] | None = None
     #: Whether it reads rows that earlier batches have left out, or other values of rows, by another filter or other steps.
     reads_others: bool = False
+    #: Whether all windows get the rows that its settings of time would have given from the beginning.
+    rejudges: bool = field(default=False, metadata=OPTIONAL)
 
     @property
     def rereads(self) -> bool:
@@ -521,6 +543,9 @@ class Outcome:
     #: By role, the last write to that table by the batches before this one; this batch's own commits are made after the record, and found
     #: by their transactions.
     written: dict[str, LastWrite] = field(default_factory=dict)
+    #: As of :class:`Plan`, after the batch.
+    watermark: int | None = field(default=None, metadata=OPTIONAL)
+    shown: int | None = field(default=None, metadata=OPTIONAL)
 
     @property
     def published_counts(self) -> Counts:

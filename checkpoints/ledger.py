@@ -60,8 +60,11 @@ def status_of(verdict: str) -> Status:
     return "held" if verdict == "held" else "abandoned" if verdict == "abandoned" else "committed"
 
 
-def stored(plan: Plan) -> dict[str, Any]:
-    return asdict(plan) | {"action": plan.action}
+def stored(part: Plan | Outcome) -> dict[str, Any]:
+    """The fields of a plan, with its action, or of an outcome, as a record has them."""
+    action = {} if isinstance(part, Outcome) else {"action": part.action}
+    absent = [each.name for each in fields(part) if each.metadata.get("optional") and getattr(part, each.name) == each.default]
+    return {name: value for name, value in asdict(part).items() if name not in absent} | action
 
 
 def totals_of(batches: Iterable[Batch], before: Totals | None = None) -> Totals:
@@ -204,7 +207,7 @@ def _built(kind: type, values: Any, record: LedgerRecord, path: str) -> Any:
     subject = f"the {record.kind} of batch {record.batch}"
     if not isinstance(values, dict):
         raise _corrupt(path, f"{subject} has no {kind.__name__.lower()}")
-    missing = next((each.name for each in fields(kind) if each.name not in values), None)
+    missing = next((each.name for each in fields(kind) if each.name not in values and not each.metadata.get("optional")), None)
     if missing is not None:
         raise _corrupt(path, f"{subject} has no {missing}")
     try:
@@ -223,7 +226,10 @@ def _built(kind: type, values: Any, record: LedgerRecord, path: str) -> Any:
 
 def _missing(built: Any, values: Any) -> str | None:
     """The first field, at any depth, of the dataclasses in ``built`` that is missing in the ``values`` from which it was built."""
-    within = {each.name: getattr(built, each.name) for each in fields(built)} if is_dataclass(built) else built
+    within = built
+    if is_dataclass(built):
+        held = [each.name for each in fields(built) if each.name in values or not each.metadata.get("optional")]
+        within = {name: getattr(built, name) for name in held}
     if not isinstance(within, Mapping):
         return None
     return next((name for name in within if name not in values), None) or next(
@@ -409,7 +415,7 @@ class Ledger:
         self._append(RULING, held.plan, outcome, body, at)
 
     def _append(self, kind: str, plan: Plan, outcome: Outcome, body: dict[str, Any], at: datetime) -> None:
-        body[OUTCOME] = asdict(outcome)
+        body[OUTCOME] = stored(outcome)
         if status_of(outcome.verdict) == "committed":
             body[TOTALS] = asdict(plan.totals_after(self.totals, outcome.published_counts))
         # A ruling has an id of its own, which distinguishes it from a ruling by another attempt.

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.kernels.layout import Layout
     from windowmill.windowing.slicing.edges import WindowGrid
+    from windowmill.windowing.watermark import LatenessRule
 
 #: Columns of :meth:`BoundedWork.outcome`: a result row, or the number of a row that came too late for every window.
 _RESULT, _REFUSED = "result", "refused"
@@ -341,15 +342,15 @@ class Arrived:
         behind = self.rows.where(F.col(REASON).isNull() & (F.col(TIME) < F.col(WATERMARK_OF)))
         schema = pa.schema([(label, batch.types[label]), (REASON, pa.string())])
         own = behind.select(backquoted(label), TIME, UNTIL_OF, NUMBER_OF, WATERMARK_OF)
-        return mapped(own, partial(_too_late, batch.rule.lateness, grids, schema), schema)
+        return mapped(own, partial(_too_late, batch.rule, grids, schema), schema)
 
 
 def _too_late(
-    lateness_of: int, grids: Sequence[WindowGrid], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    rule: LatenessRule, grids: Sequence[WindowGrid], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
     for batch in batches:
-        rows = lateness.marked(pa.Table.from_batches([batch]), lateness_of)
+        rows = lateness.marked(pa.Table.from_batches([batch]), rule)
         late = rows.filter(pc.is_in(rows.column(NUMBER_OF), pa.array(lateness.too_late_among(rows, None, grids))))
         yield from late.append_column(REASON, pa.repeat(TOO_LATE, late.num_rows)).select(schema.names).cast(schema).to_batches()
 

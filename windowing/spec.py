@@ -580,7 +580,8 @@ class Pipeline(SpecMapping):
         """:meth:`meaning` for the ledger and for messages: ``${NAME}`` in place of its value in fields that name it, and no credentials."""
 
         def shown(value: Any, path: tuple[str | int, ...]) -> Any:
-            if isinstance(value, str):
+            # Lengths of time hold no secret, and later changes are compared with what they were.
+            if isinstance(value, str) and path not in _SETTINGS:
                 filling = self._filling(path)
                 whole = next((written for written, filled in filling.items() if filled == value), None)
                 return redacted(as_written(value, filling) if whole is None else whole)
@@ -606,31 +607,41 @@ class Pipeline(SpecMapping):
         return _hash_of(self.meaning())
 
     def means(self, written: Mapping[str, Any], meaning_hash: str) -> bool:
-        """Whether the spec has the meaning that is ``written`` as by :meth:`shown_meaning` and hashed, apart from the order of windows."""
+        """Whether the spec has the meaning that is ``written`` as by :meth:`shown_meaning` and hashed, whatever the order of windows.
+
+        Numbers and lengths of time mean the same in any form: ``5`` and ``5.0``, ``24 hours`` and ``1 day``.
+        """
         meaning = self.meaning()
         places = {window["name"]: place for place, window in enumerate(written.get("windows", ()))}
         if places.keys() == {window["name"] for window in meaning["windows"]}:
             meaning["windows"].sort(key=lambda window: places[window["name"]])
-        return _hash_of(meaning) == meaning_hash
+        if _hash_of(meaning) == meaning_hash:
+            return True
+        before = self.filled(dict(written))
+        return (
+            _hash_of(before) == meaning_hash
+            and _without_settings(before) == _without_settings(meaning)
+            and not [*_changed(before, meaning)]
+        )
 
     def has_variables_of(self, written: Mapping[str, Any], meaning_hash: str) -> bool:
         """Whether the variables in an earlier :meth:`shown_meaning`, whose hash was ``meaning_hash``, have the values of now."""
-        return _hash_of(self._with_written_places(self._filled(dict(written)))) == meaning_hash
+        return _hash_of(self._with_written_places(self.filled(dict(written)))) == meaning_hash
 
     def meaning_as(self, written: Mapping[str, Any]) -> Pipeline:
         """The pipeline with the meaning of an earlier :meth:`shown_meaning`, whose variables have the values of now."""
-        meaning = self._filled(dict(written))
+        meaning = self.filled(dict(written))
         wanted = {"filter": meaning.pop("filter", None)}
         source = None if self.source is None else self.source.model_copy(update=wanted)
         return Pipeline.model_validate({"pipeline": self.pipeline, **meaning}).model_copy(update={"source": source})
 
-    def _filled(self, value: Any) -> Any:
+    def filled(self, value: Any) -> Any:
         """``value`` with those of the variables in the place of their names."""
         if isinstance(value, str):
             return reduce(lambda text, pair: text.replace(*pair), self._variables.items(), value)
         if isinstance(value, dict):
-            return {name: self._filled(item) for name, item in value.items()}
-        return [self._filled(item) for item in value] if isinstance(value, list) else value
+            return {name: self.filled(item) for name, item in value.items()}
+        return [self.filled(item) for item in value] if isinstance(value, list) else value
 
 
 def _hash_of(meaning: Mapping[str, Any]) -> str:
@@ -661,6 +672,13 @@ Fate = Literal["kept", "filled", "dropped"]
 #: Fields that hold windows and aggregates, and those that say which rows and values these see; a change of any other field of a meaning
 #: makes another pipeline.
 FIELDS, INPUT_FIELDS = ("windows", "aggregates"), ("filter", "steps")
+#: Paths of the settings that may change, which say when rows are late, and windows are shown; with their defaults.
+_SETTINGS: Mapping[tuple[str, ...], Any] = {
+    ("time", "disorder"): 0,
+    ("time", "lateness"): 0,
+    ("time", "max_future_skew"): "1 day",
+    ("emit",): "final",
+}
 
 
 def describe_difference(before: Mapping[str, Any], now: Mapping[str, Any], actual: Mapping[str, Any]) -> str | None:
@@ -744,14 +762,32 @@ class SpecChanges:
 
     windows: tuple[SpecChange, ...]
     aggregates: tuple[SpecChange, ...]
-    #: The differences in keys, time and emit, each with the old and the new value; with any of them the spec cannot be applied.
+    #: The differences in keys and in the time column, each with the old and the new value; with any of them the spec cannot be applied.
     others: tuple[str, ...] = ()
     #: Whether another filter or other steps give the windows other rows, or other values in them; all windows are filled then.
     input_differs: bool = False
+    #: The differences in time settings and ``emit``, each with the old and the new value. They count from the next batch on.
+    settings: tuple[str, ...] = ()
+    #: Whether windows are recomputed as these settings would have given them from the beginning; all windows are filled then.
+    rejudges: bool = False
+
+    @property
+    def changes_emit(self) -> bool:
+        return any(setting.startswith("emit ") for setting in self.settings)
+
+    def rejudging(self) -> SpecChanges:
+        """The changes, if all windows are recomputed by the changed settings."""
+        why = "; ".join(self.settings)
+        windows = tuple(replace(each, fate="filled", why=why) if each.fate == "kept" else each for each in self.windows)
+        return replace(self, windows=windows, rejudges=True)
 
     @property
     def only_add(self) -> bool:
-        return not self.others and all(each.fate == "kept" or not each.known for each in (*self.windows, *self.aggregates))
+        return (
+            not self.others
+            and not self.settings
+            and all(each.fate == "kept" or not each.known for each in (*self.windows, *self.aggregates))
+        )
 
     @property
     def redefined(self) -> tuple[str, ...]:
@@ -784,14 +820,43 @@ def compare(before: Mapping[str, Any], pipeline: Pipeline, edited: Mapping[tuple
                 why = why or edited.get((field, name))
             found[field].append(SpecChange(name, "kept" if why is None else "filled", why or "same meaning", name in old))
         found[field] += [SpecChange(name, "dropped", "no longer in the spec") for name in old if name not in new]
-    rest = ({name: value for name, value in meaning.items() if name not in (*FIELDS, *INPUT_FIELDS)} for meaning in (before, now, actual))
-    reason = _why(*rest, where="", same_variables=same_variables)
+    rest = ({name: value for name, value in each.items() if name not in (*FIELDS, *INPUT_FIELDS)} for each in (before, now, actual))
+    reason = _why(*map(_without_settings, rest), where="", same_variables=same_variables)
     inputs = ({name: value for name, value in meaning.items() if name in INPUT_FIELDS} for meaning in (before, now, actual))
     other_input = _why(*inputs, where="", same_variables=same_variables)
     if other_input is not None:
         found["windows"] = [replace(each, fate="filled", why=other_input) if each.fate == "kept" else each for each in found["windows"]]
-    others = () if reason is None else (reason,)
-    return SpecChanges(tuple(found["windows"]), tuple(found["aggregates"]), others, input_differs=other_input is not None)
+    # An older record may name a variable in the place of a length, whose value of then is not known.
+    unknown = (
+        []
+        if same_variables
+        else [f"{where}: the value of {name} may be another one" for where, name in variables(before.get("time"), "time")]
+    )
+    others = (*(() if reason is None else (reason,)), *(line for line in unknown if reason is None or line not in reason))
+    settings = tuple(_changed(pipeline.filled(before), actual))
+    return SpecChanges(tuple(found["windows"]), tuple(found["aggregates"]), others, other_input is not None, settings)
+
+
+def _without_settings(meaning: Mapping[str, Any]) -> dict[str, Any]:
+    time = {name: value for name, value in meaning.get("time", {}).items() if ("time", name) not in _SETTINGS}
+    return {name: time if name == "time" else value for name, value in meaning.items() if (name,) not in _SETTINGS}
+
+
+def setting_of(meaning: Mapping[str, Any], *path: str) -> Any:
+    """The setting at ``path`` of what a spec means: a text, or a length in ticks of the axis; null for no limit."""
+    held = meaning
+    for name in path[:-1]:
+        held = held.get(name, {})
+    value = held.get(path[-1], _SETTINGS[path])
+    return value if value is None or path == ("emit",) else Duration.parse(value).elapsed()
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """The settings that differ, each with the old and the new value."""
+    for path in _SETTINGS:
+        if setting_of(before, *path) != setting_of(now, *path):
+            old, new = (reduce(lambda held, name: held.get(name, _ABSENT), path, meaning) for meaning in (before, now))
+            yield f"{'.'.join(path)} was {_shown(old)} and is {_shown(new)}"
 
 
 def _why(before: Any, now: Any, actual: Any, *, where: str, same_variables: bool) -> str | None:

@@ -7,12 +7,14 @@ or before ``closed`` = watermark − lateness take no more rows.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.spec import setting_of
 
 if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Ints
@@ -40,11 +42,24 @@ class LatenessRule:
     revises: bool = False
     #: Whether the orchestrator asserts the watermark; events do not advance it then.
     asserted: bool = False
+    #: Where settings have changed, the least and the greatest watermark that a row finds, and instant through which windows are closed to
+    #: it. New rows find at least what earlier settings have reached, rows that are read again no more than the pipeline has reached.
+    watermarks: tuple[int, int] = (BEFORE, AFTER)
+    closings: tuple[int, int] = (BEFORE, AFTER)
+    #: The greatest instant through which windows had been shown when a row came.
+    shown: int = AFTER
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> LatenessRule:
         time = pipeline.time
         return cls(time.disorder.elapsed(), time.lateness.elapsed(), pipeline.emit == "revise", time.watermark == "data_interval_end")
+
+    @classmethod
+    def of_meaning(cls, meaning: Mapping[str, Any]) -> LatenessRule:
+        """The rule of a spec with this :meth:`.Pipeline.meaning`."""
+        disorder, lateness = (setting_of(meaning, "time", name) for name in ("disorder", "lateness"))
+        asserted = meaning["time"].get("watermark") == "data_interval_end"
+        return cls(disorder, lateness, setting_of(meaning, "emit") == "revise", asserted)
 
     @property
     def ahead(self) -> int:
@@ -74,7 +89,12 @@ class LatenessRule:
         >>> LatenessRule(disorder=2, lateness=0).at_arrival(commits, highs, None)[1:]
         array([ 8,  8, 10])
         """
-        return np.maximum(seen_before(commits, highs, seen), AXIS_BEGIN + self.disorder) - self.disorder
+        found = np.maximum(seen_before(commits, highs, seen), AXIS_BEGIN + self.disorder) - self.disorder
+        return np.asarray(np.clip(found, *self.watermarks), np.int64)
+
+    def closed_at(self, watermarks: Ints) -> Ints:
+        """Instants through which windows are closed to rows that find these ``watermarks``; int64, same shape."""
+        return np.clip(watermarks - self.lateness, *self.closings)
 
 
 def seen_before(commits: Ints, highs: Ints, seen: int | None) -> Ints:
@@ -111,6 +131,10 @@ class Clock:
     watermark: int = BEFORE
     #: The watermark through which earlier batches have emitted windows.
     since: int = BEFORE
+    #: As of :class:`LatenessRule`.
+    closings: tuple[int, int] = (BEFORE, AFTER)
+    #: The instants through which windows are closed and shown after the batch, where they do not follow from the watermark.
+    through: tuple[int, int] | None = None
 
     @property
     def ended(self) -> bool:
@@ -119,8 +143,16 @@ class Clock:
     @property
     def closed(self) -> int:
         """The instant through which windows are closed after the batch."""
+        if self.through is not None:
+            return self.through[0]
         return AFTER if self.ended else max(BEFORE, self.watermark - self.lateness)
+
+    @property
+    def shown(self) -> int:
+        """The instant through which windows that late rows revise are shown after the batch."""
+        return self.watermark if self.through is None else self.through[1]
 
     def closed_at(self, watermark: Ints) -> Ints:
         """Instants through which windows are closed at each ``watermark``; int64, same shape."""
-        return np.where(watermark == AFTER, AFTER, np.maximum(watermark, BEFORE + self.lateness) - self.lateness)
+        closed = np.where(watermark == AFTER, AFTER, np.maximum(watermark, BEFORE + self.lateness) - self.lateness)
+        return np.clip(closed, *self.closings)

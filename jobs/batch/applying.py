@@ -18,7 +18,7 @@ from windowmill.checkpoints.state.readers import DeltaState, MemoryState
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
-from windowmill.jobs.batch.counted_rows import purged_since_read, refuse_uncounted
+from windowmill.jobs.batch.counted_rows import judged_otherwise, purged_since_read, refuse_uncounted
 from windowmill.jobs.batch.window_history import numbered_otherwise
 from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.layouts.carried import CarriedPart, NotStoredError, carried_parts
@@ -49,6 +49,7 @@ from windowmill.windowing.grids import Grids
 from windowmill.windowing.layouts import divide
 from windowmill.windowing.slicing.edges import Edges
 from windowmill.windowing.spec import Pipeline, SpecChanges, compare
+from windowmill.windowing.watermark import LatenessRule
 
 if TYPE_CHECKING:
     from windowmill.jobs.layouts.base import Part
@@ -86,12 +87,14 @@ def next_apply(
     ledger: Ledger,
     *,
     history: int | None,
+    recompute: bool = False,
     accept_changes: bool = False,
     on_reading: planning.OnReading = planning.ignore,
 ) -> Application | None:
     """The batch of a changed spec, which publishes new values of windows that end after ``history``, if any; null if nothing is to do.
 
-    The commits of the last batch must have been made. ``accept_changes`` accepts that others have changed rows of the tables.
+    The commits of the last batch must have been made. ``recompute``: whether all windows are recomputed by changed settings of time.
+    ``accept_changes`` accepts that others have changed rows of the tables.
     """
     pipeline = runnable.pipeline
     planning.check_owner(pipeline, ledger)
@@ -99,6 +102,12 @@ def next_apply(
     if changes is None:
         return None
     refuse(pipeline, ledger, changes)
+    if recompute and not changes.settings:
+        raise SpecError(
+            f"pipeline {pipeline.pipeline}: --recompute: no setting of time and no emit has changed since the last batch; leave it out, or "
+            "recompute windows by the settings of now with `windowmill backfill`"
+        )
+    changes = changes.rejudging() if recompute else changes
     last = ledger.last_commit
     assert last is not None  # a batch that is not held has been committed
     _check_windows(pipeline, ledger, changes, history)
@@ -127,7 +136,9 @@ def next_apply(
         staying = kept_of_source(runnable, changes, fills, types, keeps, gaps)
         refuse_uncounted(runnable, ledger, source, before, versions, staying)
     plan = ApplyPlan(
-        **planning.pinned(pipeline, ledger, source, versions) | {"from_version": versions.through},
+        **planning.pinned(pipeline, ledger, source, versions)
+        | {"from_version": versions.through}
+        | _progress(pipeline, last, changes, history),
         seen=last.outcome.seen,
         read_from=versions.after,
         fills=fills,
@@ -140,17 +151,34 @@ def next_apply(
         keeps_gaps=gaps,
         kept_from=last.plan.definition if keeps or gaps else None,
         reads_others=changes.input_differs,
+        rejudges=changes.rejudges,
     )
     planning.check_plan(runnable, ledger, source, plan)
     _check_columns(runnable, plan)
     return Application(changes, plan, reading, state)
 
 
+def _progress(pipeline: Pipeline, last: Batch, changes: SpecChanges, history: int | None) -> dict[str, int | None]:
+    """What the batch of ``changes`` goes on from: nothing that the ``last`` batch has reached by its settings goes back."""
+    outcome, then, now = last.outcome, LatenessRule.of_meaning(pipeline.filled(last.plan.definition)), LatenessRule.of(pipeline)
+    if not changes.settings or outcome.seen is None or outcome.emitted is None:
+        return {}
+    watermark = then.watermark_of(outcome.emitted) if outcome.watermark is None else outcome.watermark
+    if outcome.watermark is None and not then.asserted and not last.plan.replaces_state:
+        watermark = then.watermark(outcome.seen)
+    shown = outcome.shown if outcome.shown is not None else watermark if then.revises else outcome.emitted
+    # A window that has been shown is closed where none is revised.
+    closed = outcome.emitted if now.revises else max(outcome.emitted, shown)
+    if changes.rejudges and now.revises and history is not None and history <= closed:
+        shown = watermark  # the batch shows what is complete
+    return {"emitted": closed, "watermark": watermark, "shown": shown if now.revises and shown != watermark else None}
+
+
 def refuse(pipeline: Pipeline, ledger: Ledger, changes: SpecChanges) -> None:
     """Refuse ``changes`` that no batch can carry out now."""
     if changes.others:
         raise SpecChangedError(
-            f"pipeline {pipeline.pipeline}: keys, time or emit differ from those that built {ledger.path}: "
+            f"pipeline {pipeline.pipeline}: keys or time differ from those that built {ledger.path}: "
             f"{'; '.join(changes.others)}; they make another pipeline: put the old ones back, or {NEW_SINK}"
         )
     if ledger.held_batch:
@@ -190,11 +218,17 @@ def _from_state(
 
     if changes.input_differs:
         raise NotStoredError("its rows go through another filter, or other steps")
+    if changes.rejudges:
+        raise NotStoredError("its rows are judged by other settings of time")
     fills = () if history is None else changes.filled
     new, old = _parts_of_stored(runnable, ledger, Columns.of_source(source).arrow)
+    if changes.changes_emit and any(part.name != "positions" for part in new):  # emit makes no difference to policies
+        raise NotStoredError("what it holds of windows depends on emit")
     cut = next((each for each in carried_parts(new, old, changed_windows(changes), fills) if each.recut), None)
     if cut is None:
         return FromState(None, recut=False)
+    if changes.settings or judged_otherwise(runnable.pipeline, before):
+        raise NotStoredError("slices hold rows that were judged by other settings of time")
     check = _SliceCheck.of(runnable, ledger, cut)
     check.edges()
     check.lateness(filled=bool(fills))
@@ -251,6 +285,8 @@ def lines_of(changes: SpecChanges) -> Iterator[str]:
         for each in found:
             if each.fate != "kept":
                 yield f"{kind} {each.name}: {each.fate}: {each.why}"
+    for setting in changes.settings:
+        yield f"{setting}: from the next batch on"
     for other in changes.others:
         yield f"new generation: {other}"
 
@@ -267,7 +303,7 @@ def _kept(
     runnable: Runnable, ledger: Ledger, changes: SpecChanges, types: Mapping[str, pa.DataType]
 ) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """The layouts whose stored rows ``changes`` leave as they are; and the gaps of unchanged sessions if others change."""
-    if changes.input_differs:
+    if changes.input_differs or changes.rejudges:
         return (), ()
     try:
         new, old = _parts_of_stored(runnable, ledger, types)
@@ -275,6 +311,8 @@ def _kept(
         return (), ()
     changed = {*changed_windows(changes), *changes.filled}
     layouts = tuple(part.name for part in new if _stays(part, old, changed))
+    if changes.changes_emit:
+        return tuple(name for name in layouts if name == "positions"), ()
     sessions = next((part for part in new if part.name == "sessions"), None)
     windows = () if sessions is None else sessions.batch.pipeline.windows
     others = {window.session_gap() for window in windows if window.name in changed}

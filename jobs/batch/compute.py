@@ -182,7 +182,7 @@ def _with_quarantined(
         return every
     batch, grids = job.input, [grid for part in parts for grid in part.grids]
     numbers = [each.files["refused"] for each in refusing] if refuses else None
-    own = Quarantining(job.quarantine, targets, batch.rule.lateness, numbers, grids)
+    own = Quarantining(job.quarantine, targets, batch.rule, numbers, grids)
     found = own.write_of_files(spark, new) if isinstance(new, FileRows) else None
     if found is None:
         rows = new if isinstance(new, NumberedRows) else NumberedRows.surveyed(tasks.read(batch, spark), batch)

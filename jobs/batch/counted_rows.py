@@ -21,13 +21,31 @@ from windowmill.jobs.sources.reading import VersionRange, backfill_versions
 from windowmill.jobs.sources.table_rows import TableRows, ends_in_sql, queried
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.session import start_spark
+from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import LatenessRule
 from windowmill.windowing.windows.base import Window
 
 if TYPE_CHECKING:
     from windowmill.jobs.batch.progress import Progress
     from windowmill.jobs.spark.access import SparkSession
+
+
+def judged_otherwise(pipeline: Pipeline, before: Sequence[Plan]) -> bool:
+    """Whether plans ``before`` have judged rows by other settings of time than those of the spec now."""
+    # Behind a change a run finds what earlier settings have reached.
+    return bool(_other_rules(pipeline, before)) or any(plan.advances and plan.watermark is not None for plan in before)
+
+
+def _other_rules(pipeline: Pipeline, before: Sequence[Plan]) -> list[LatenessRule]:
+    """The rules of plans ``before`` by which rows are judged otherwise than now, since all windows were recomputed by one."""
+    since = max((place for place, plan in enumerate(before) if plan.rejudges and plan.history == AXIS_BEGIN), default=0)
+    rules = list(dict.fromkeys(LatenessRule.of_meaning(pipeline.filled(plan.definition)) for plan in before[since:]))
+    now = LatenessRule.of(pipeline)
+    # What is shown early or late judges no row, but a change of it closes windows that are shown.
+    varied = len({rule.revises for rule in rules}) > 1
+    return [rule for rule in rules if varied or (rule.disorder, rule.lateness) != (now.disorder, now.lateness)]
 
 
 def were_missed(ledger: Ledger) -> bool:
@@ -90,10 +108,11 @@ def refuse_uncounted(
     runnable: Runnable, ledger: Ledger, source: SourceTable, before: Sequence[Plan], versions: VersionRange, kept: Sequence[Window]
 ) -> None:
     """Refuse a changed spec by which rows of ``versions`` count otherwise than before in windows that stay, or are ``kept``."""
-    if versions == backfill_versions(runnable, source, before, "log"):
+    others, same = _other_rules(runnable.pipeline, before), versions == backfill_versions(runnable, source, before, "log")
+    if same and not judged_otherwise(runnable.pipeline, before):
         return
-    purge = purged_since_read(before)
-    change = _change_within(runnable, source, before, versions) if purge is not None or kept else None
+    purge = None if same else purged_since_read(before)
+    change = _change_within(runnable, source, before, versions) if not same and (purge is not None or kept) else None
     if purge is not None and change is not None:
         raise _refused(
             runnable,
@@ -103,6 +122,13 @@ def refuse_uncounted(
     if kept and change is not None:
         raise _refused(runnable, f"window {kept[0].name} would continue from a state that includes {change}", "restate --from BEGIN")
     late = next((window.name for window in kept if not window.on_grid or window.fills_gaps), None)
+    now = LatenessRule.of(runnable.pipeline)
+    if late is not None and any(now.disorder < rule.disorder or now.lateness < rule.lateness for rule in others):
+        raise UnsupportedError(
+            f"pipeline {runnable.name}: window {late} would continue from a state without rows that have counted, but are too late by the "
+            "settings of time as they are now; put new windows and aggregates into a pipeline of their own, or change emit and settings of "
+            "time by `windowmill apply --recompute`, which recomputes all windows"
+        )
     if late is not None and (were_missed(ledger) or _are_quarantined(runnable.places.quarantine)):
         raise _refused(runnable, f"window {late} would continue from a state that includes rows which came too late", "restate --late")
 
@@ -133,7 +159,7 @@ def _are_quarantined(place: str) -> bool:
     return any(len(rows) for rows in queried(table_at(place), names, f"reason = '{TOO_LATE}'", {"reason": "reason"}))
 
 
-def check_range(runnable: Runnable, begin: int, end: int, versions: VersionRange) -> None:
+def check_range(runnable: Runnable, begin: int, end: int, versions: VersionRange, *, is_judged_otherwise: bool) -> None:
     """Refuse to recompute some windows, those in (``begin``, ``end``], from other rows than earlier batches read, unless they are on grids.
 
     Triggers are counted from a key's first tuple on, and where a window ends that is not on a grid follows from the rows. Rows outside
@@ -152,6 +178,8 @@ def check_range(runnable: Runnable, begin: int, end: int, versions: VersionRange
         instead = ", and --as-arrived reads what earlier batches read"
         if versions.snapshot is None:
             why, instead = "--as-arrived reads rows as they came, but batches have counted them as they were restated since", ""
+        if is_judged_otherwise:
+            why, instead = "rows are late by the settings of time as they are now, and were late to runs by others", ""
         raise UnsupportedError(
             f"pipeline {runnable.name}: {why}, so {'; '.join(so)}; `windowmill restate` recomputes what has changed, a backfill of all "
             f"windows everything{instead}"

@@ -310,6 +310,7 @@ def apply(
     progress: Progress,
     *,
     history: int | None,
+    recompute: bool = False,
     expected: Expected | None = None,
     accept_changes: bool = False,
     by: str | None = None,
@@ -317,6 +318,7 @@ def apply(
     """Carry out a changed spec in one batch; null if there is nothing to do.
 
     - ``history``: windows that are new, or get new values, are published if they end after this instant; null to publish none.
+    - ``recompute``: whether all windows are recomputed by changed settings of time.
     - ``expected``: the position of the pipeline for which a kept plan was made.
     - ``accept_changes``: whether to accept that others have changed rows of the pipeline's tables.
     - ``by``: who has approved the change; the ledger records it.
@@ -330,7 +332,9 @@ def apply(
         ledger, done = turn.ledger, turn.done
         if done and done[0].plan.changes_spec and pipeline.means(done[0].plan.definition, done[0].plan.meaning):
             return done[0]
-        found = next_apply(turn.runnable, ledger, history=history, accept_changes=accept_changes, on_reading=turn.reads)
+        found = next_apply(
+            turn.runnable, ledger, history=history, recompute=recompute, accept_changes=accept_changes, on_reading=turn.reads
+        )
         if found is not None and expected not in (None, Expected.of(ledger)):
             raise OutOfTurnError(
                 f"pipeline {pipeline.pipeline}: has moved past the plan, which was not made for batch {ledger.count}, the next one; "

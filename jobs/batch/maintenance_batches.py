@@ -127,7 +127,7 @@ def _carried_out(turn: Turn, table: DeltaTable, gone: pa.Table, through: int) ->
         kept = replaced.keep(replaced.partly, batch=plan.batch, attempt=plan.attempt, task=1)
         yield "sink", Changes(adds, kept, replaced.files, (replaced.begin, replaced.end))
 
-    turn.rewrite(plan, Outcome(plan.seen, plan.emitted, "passed"), changes(), quietly=True)
+    turn.rewrite(plan, Outcome(plan.seen, plan.emitted, "passed", watermark=plan.watermark, shown=plan.shown), changes(), quietly=True)
     return Folded(plan.batch, len(gone), through)
 
 
@@ -137,6 +137,7 @@ def _plan(ledger: Ledger, through: int) -> FoldPlan:
     known = {field.name: getattr(last.plan, field.name) for field in fields(Plan)}
     known |= {"batch": ledger.count, "attempt": uuid.uuid4().hex[:12], "now_us": time.time_ns() // 1_000, "snapshot": None}
     known |= {"from_version": last.to_version, "seen": last.outcome.seen, "emitted": last.outcome.emitted}
+    known |= {"watermark": last.outcome.watermark, "shown": last.outcome.shown}
     return FoldPlan(**known, through=through)
 
 
@@ -243,7 +244,8 @@ def restore(
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         plan, entry, meant, applied = _planned(turn, name, accepted)
         turn.announce(plan)
-        outcome = Outcome(seen=entry.seen, emitted=entry.emitted, verdict="passed", compute={"engine": "local"})
+        then = next(batch.outcome for batch in turn.ledger.since(entry.batch) if batch.number == entry.batch)
+        outcome = Outcome(entry.seen, entry.emitted, "passed", compute={"engine": "local"}, watermark=then.watermark, shown=then.shown)
         changes = _changes(turn.runnable, turn.ledger, plan, entry, meant, applied)
         return turn.rewrite(plan, outcome, changes, f"the state and position of batch {entry.batch}")
 

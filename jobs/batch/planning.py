@@ -109,7 +109,7 @@ def next_run(
             if isinstance(source, DeltaSource):
                 from windowmill.jobs.batch.restating import last_redelivery  # imports numba
 
-                last_corrected = last_redelivery(pipeline, source, change, last.outcome.seen)
+                last_corrected = last_redelivery(pipeline, source, change, last.outcome)
             return next_restatement(runnable, ledger, changed=(change[0], last_corrected), through=last_corrected, accepted=accepted)
     versions = VersionRange(after, after)
     if not lags:
@@ -160,10 +160,13 @@ def next_backfill(
     # Whether it counts other rows than those batches, or in another order.
     was_restated = any(plan.replaces_state and plan.snapshot is not None for plan in before)
     others = bool(before) and (versions != backfill_versions(runnable, source, before, "log") or was_restated)
-    if others:
-        from windowmill.jobs.batch.counted_rows import check_range  # loads what a run without new rows does not need
+    if before:
+        from windowmill.jobs.batch.counted_rows import check_range, judged_otherwise  # loads what a run without new rows does not need
 
-        check_range(runnable, begin, end, versions)
+        is_judged_otherwise = judged_otherwise(pipeline, before)
+        others = others or is_judged_otherwise
+        if others:
+            check_range(runnable, begin, end, versions, is_judged_otherwise=is_judged_otherwise)
     if versions.why is not None:
         on_other_rows(versions.why)
     on_reading(source, check_readable(runnable, source, versions, again=bool(before)))
@@ -271,6 +274,8 @@ def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, versions: Ve
         "definition": pipeline.shown_meaning(),
         "source_schema": source.schema_json,
         "emitted": outcome.emitted if outcome else None,
+        "watermark": outcome.watermark if outcome else None,
+        "shown": outcome.shown if outcome else None,
         "windowmill": distribution_version("windowmill"),
         "modules": user_code.module_digests(pipeline),
         "tzdata": user_code.tzdata_version(pipeline),
@@ -468,11 +473,18 @@ def asserted_through(pipeline: Pipeline, interval_end: datetime | None) -> int |
 
 
 def lags_behind(pipeline: Pipeline, last: Batch | None) -> bool:
-    """Whether a restatement has moved the watermark past windows that are not emitted yet; a run without new rows emits them."""
+    """Whether a restatement, or other settings, have moved the watermark past windows that are not shown yet: a run without rows does."""
     if last is None or not last.plan.replaces_state or pipeline.time.watermark == "data_interval_end":
         return False
-    seen, emitted = last.outcome.seen, last.outcome.emitted
-    return seen is not None and (emitted is None or emitted < LatenessRule.of(pipeline).closed_after(seen))
+    seen, emitted, before, rule = last.outcome.seen, last.outcome.emitted, last.outcome.watermark, LatenessRule.of(pipeline)
+    if seen is None:
+        return False
+    watermark = rule.watermark(seen)
+    if before is not None:
+        if before < watermark or last.outcome.shown is not None:
+            return True
+        watermark = before
+    return emitted is None or emitted < rule.closed(watermark)
 
 
 def moves_on(pipeline: Pipeline, ledger: Ledger, asserted: int | None) -> bool:
@@ -484,7 +496,10 @@ def moves_on(pipeline: Pipeline, ledger: Ledger, asserted: int | None) -> bool:
     if emitted is None:
         return True
     # Revised rows first appear when the watermark passes a window's end, final rows when the window is closed.
-    shown = (rule.watermark_of(emitted), asserted) if rule.revises else (emitted, rule.closed(asserted))
+    shown = (emitted, rule.closed(asserted))
+    if rule.revises:
+        reached = rule.watermark_of(emitted) if last.outcome.watermark is None else last.outcome.watermark
+        shown = (reached if last.outcome.shown is None else last.outcome.shown, max(reached, asserted))
     try:
         grids = Grids.of(pipeline)
     except UnsupportedError:

@@ -98,7 +98,7 @@ def _carried_out(turn: Turn, source: DeltaSource, keys: ErasedKeys, accepted: pl
         plan, ignored = _planned(turn, source, keys)
         turn.announce(plan)
         found = _found(turn, plan, keys)
-        outcome = Outcome(plan.seen, plan.emitted, "passed", Counts(rows_ignored=ignored))
+        outcome = Outcome(plan.seen, plan.emitted, "passed", Counts(rows_ignored=ignored), watermark=plan.watermark, shown=plan.shown)
         n_files = sum(len(files.files) for files in found.values())
         turn.rewrite(plan, outcome, _changes(turn.ledger, plan, keys, found), f"{n_files:,} files")
         rows.update({role: files.rows for role, files in found.items()})

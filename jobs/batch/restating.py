@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.fs as pa_fs
 
-from windowmill.checkpoints.batches import Changes, RestatePlan, effective_batches, state_plans
+from windowmill.checkpoints.batches import Changes, Outcome, RestatePlan, effective_batches, state_plans
 from windowmill.checkpoints.data_files import DataFile, FileWriter, read_files, remove, write_files
 from windowmill.checkpoints.delta_tables import files_of
 from windowmill.checkpoints.ledger import Ledger
@@ -68,16 +68,18 @@ _QUARANTINED = {
 }
 
 
-def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, int], seen: int | None) -> int:
+def last_redelivery(pipeline: Pipeline, source: DeltaSource, change: tuple[int, int], progress: Outcome) -> int:
     """The last version of the correction that begins with the versions ``change``.
 
     A version before the next change belongs to the correction, with the versions in between, if it appends a row that takes the place of a
-    deleted one. Such a row is behind the watermark after ``seen``, and between the first and the last event time of its key's deleted rows.
+    deleted one. Such a row is behind the watermark, as of ``progress``, and between the first and the last event time of its key's deleted
+    rows.
     """
     last, rows = change[1], TableRows.of(pipeline, source, _refuse)
-    if seen is None:
+    if progress.seen is None:
         return last
-    watermark = LatenessRule.of(pipeline).watermark(seen)
+    watermark = LatenessRule.of(pipeline).watermark(progress.seen)
+    watermark = watermark if progress.watermark is None else max(watermark, progress.watermark)
     try:
         gone = _timed(pipeline, rows, changed_rows(rows, *change, _columns(pipeline), only="before"))
         for version in source.versions(last, source.version) if len(gone) else ():

@@ -64,10 +64,12 @@ from windowmill.windowing.kernels.layout import WiderPartials
 from windowmill.windowing.kernels.slices import hopping_windows
 from windowmill.windowing.layouts import divide
 from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import BEFORE, LatenessRule
 
 if TYPE_CHECKING:
     from windowmill.expectations.gate import Verdict
     from windowmill.jobs.batch.restating import Restatement
+    from windowmill.jobs.layouts.input import Emission
     from windowmill.jobs.spark.access import SparkSession
 
 
@@ -321,6 +323,18 @@ class _Steps:
         report(verdict, self.progress)
         return verdict
 
+    def _progress(self, emission: Emission) -> tuple[int | None, int | None]:
+        """``watermark`` and ``shown`` of the outcome after a change of settings; null where they follow from these again."""
+        assert emission.shown is not None
+        assert emission.emitted is not None
+        rule, shown = LatenessRule.of(self.runnable.pipeline), emission.shown[1]
+        follows = rule.closed(emission.watermark) == emission.emitted
+        follows = follows and (rule.asserted or rule.watermark(emission.seen or BEFORE) >= emission.watermark)
+        by_default = emission.watermark if rule.revises else emission.emitted
+        if follows and shown == by_default:
+            return None, None
+        return emission.watermark, None if shown == by_default else shown
+
     def record(self, computed: ComputedBatch, verdict: Verdict) -> Outcome:
         """Record the batch and the results of its rules in the ledger: the commit point."""
         reach("record.begin")
@@ -337,6 +351,7 @@ class _Steps:
                     self.changes["current"] = current.changes_of(self.runnable, self.ledger, self.plan, self.changes["sink"])
             # On a cluster, Spark's processes do not belong to this one: its processor time is that of the client alone.
             client = "client_" if self.engine.get("engine") == "spark" and engine.names_a_cluster() else ""
+            watermark, shown = (None, None) if computed.emission.shown is None else self._progress(computed.emission)
             outcome = Outcome(
                 seen=computed.emission.seen,
                 emitted=computed.emission.emitted,
@@ -350,6 +365,8 @@ class _Steps:
                     "bytes_written": sum(file.size for each in self.changes.values() for file in each.files),
                     "state_bytes": _state_bytes(self.places.state, self.changes.get("state", Changes())),
                 },
+                watermark=watermark,
+                shown=shown,
             )
             if self.plan.recomputes and "sink" in self.changes:
                 folder, replaced = self.runnable.places.savepoints, self.changes["sink"].removes

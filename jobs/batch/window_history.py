@@ -126,12 +126,12 @@ def _shown_after(pipeline: Pipeline, plan: Plan, name: str) -> int:
     if plan.emitted is None:
         return AXIS_BEGIN
     window = next((each for each in pipeline.windows if each.name == name), None)
-    shown = LatenessRule.of(pipeline).watermark_of(plan.emitted)
+    rule = LatenessRule.of_meaning(pipeline.filled(plan.definition))
+    shown = plan.shown_by(rule)
+    shown = plan.emitted if shown is None else shown
     if window is not None and window.follows_policies:
         # A tuple at the watermark itself triggers once the watermark is past it.
-        shown -= window.policies().triggers_by_tuples
-    elif pipeline.emit == "final":
-        shown = plan.emitted
+        shown = plan.watermark_by(rule) - window.policies().triggers_by_tuples
     return min(plan.history, shown) if plan.history is not None and name in plan.fills else shown
 
 

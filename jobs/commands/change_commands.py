@@ -12,24 +12,28 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import typer
 from rich.console import Group
 from rich.filesize import decimal
 from rich.text import Text
 from rich.tree import Tree
 
-from windowmill.checkpoints.batches import Batch
+from windowmill.checkpoints.batches import Batch, effective_batches
 from windowmill.checkpoints.delta_tables import RETENTION_HOURS
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places, Runnable
 from windowmill.checkpoints.protocol import outstanding
+from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.expectations import gate as validations
 from windowmill.expectations.rule import OF_PAST, QUARANTINED_RATE, Rule
 from windowmill.expectations.suites import rules
 from windowmill.jobs.batch import engine, loop, purging
 from windowmill.jobs.batch.applying import Application, next_apply
 from windowmill.jobs.batch.planning import Acceptance
+from windowmill.jobs.batch.progress import late_missed, missed_windows
 from windowmill.jobs.batch.window_history import kept_verdict, rulings
 from windowmill.jobs.commands import terminal
 from windowmill.jobs.commands.summaries import bound, new_progress, summary_of
@@ -39,10 +43,14 @@ from windowmill.jobs.layouts.carried import NotStoredError
 from windowmill.jobs.report.cost import tasks_of
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.short_texts import elapsed
+from windowmill.jobs.sources.table_rows import queried
+from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import SOMETHING_TO_DO, HeldError, OutOfTurnError, SpecError
+from windowmill.windowing.grids import grid_of
 from windowmill.windowing.paths import read_small
 from windowmill.windowing.spec import Fate, Pipeline, SpecChange, SpecChanges
+from windowmill.windowing.watermark import LatenessRule
 
 if TYPE_CHECKING:
     from windowmill.jobs.batch.progress import CommittedBatch
@@ -65,6 +73,9 @@ History = Annotated[
         show_default=False,
     ),
 ]
+Recompute = Annotated[
+    bool, typer.Option("--recompute", help="Recompute all windows by changed settings of time, as if these had held from the beginning.")
+]
 #: Field that a kept plan has and a spec has not.
 _KEPT = "windowmill_plan"
 #: Exit codes by the status of an answer; 0 for others.
@@ -74,18 +85,21 @@ _VERSIONS = re.compile(r"(\d+)(?:\.\.(\d+))?")
 _TOLD = {"sink": "results", "state": "state", "quarantine": "quarantine", "held": "held results", "quality": "quality history"}
 
 
-def planned(pipeline: Pipeline, history: int | None, spec: str) -> Answer:
-    """What ``windowmill apply`` would do about ``pipeline``, the spec at the path ``spec``; raises what it would raise."""
+def planned(pipeline: Pipeline, history: int | None, spec: str, *, recompute: bool = False) -> Answer:
+    """What ``windowmill apply`` would do about ``pipeline``, the spec at the path ``spec``; raises what it would raise.
+
+    ``recompute``: whether all windows are recomputed by changed settings of time.
+    """
     runnable, ledger = runnable_of(pipeline), Ledger.open(pipeline)
     if ledger.newest_kept is None:
         text = f"{pipeline.pipeline}: nothing runs yet; `windowmill run {spec}` begins"
         return Answer({"pipeline": pipeline.pipeline, "status": "nothing runs yet"}, text)
     outstanding(ledger, own_tables(runnable))  # notes the commits that are there
-    found = next_apply(runnable, ledger, history=history)
+    found = next_apply(runnable, ledger, history=history, recompute=recompute)
     if found is None:
         text = f"{pipeline.pipeline}: nothing to do: the spec means the same as when batch {ledger.newest_kept.number} was computed"
         return held_change(pipeline, ledger, spec) or Answer({"pipeline": pipeline.pipeline, "status": "nothing to do"}, text)
-    return _plan_answer(runnable, ledger, found, spec)
+    return _plan_answer(runnable, ledger, found, f"{spec} --recompute" if recompute else spec)
 
 
 def held_change(pipeline: Pipeline, ledger: Ledger, spec: str) -> Answer | None:
@@ -125,6 +139,8 @@ def _plan_answer(runnable: Runnable, ledger: Ledger, found: Application, spec: s
         "history": "none" if plan.history is None else "all" if plan.history == AXIS_BEGIN else bound(plan.history, instants),
         "windows": [_shown(each, rows.of_window(each, plan.fills)) for each in changes.windows],
         "aggregates": [_shown(each, None) for each in changes.aggregates],
+        "settings": list(map(terminal.as_written, changes.settings)),
+        "otherwise": _otherwise(runnable, ledger, rows) if changes.settings and not changes.rejudges else None,
         "reads": read,
         "state": _state(found, pipeline),
         "released": _released(runnable, batches) if plan.fills else [],
@@ -135,6 +151,47 @@ def _plan_answer(runnable: Runnable, ledger: Ledger, found: Application, spec: s
     summary, does_it = _summary(found), f"`windowmill apply {spec}` does it"
     data["summary"] = f"{summary}; {does_it}"
     return Answer(data, Group(_tree(data, found), Text(f"{terminal.wrapped(summary)};\n{does_it}", style="bold")))
+
+
+def _otherwise(runnable: Runnable, ledger: Ledger, rows: _RowCounts) -> dict[str, Any]:
+    """Which published windows the changed settings would have given otherwise: at most how many of each, and because of which rows."""
+    batches, last = [batch for batch in effective_batches(ledger.batches()) if batch.plan.builds_state], ledger.newest_kept
+    assert last is not None  # a pipeline that never ran has no changes
+    then, now = LatenessRule.of_meaning(runnable.pipeline.filled(last.plan.definition)), LatenessRule.of(runnable.pipeline)
+    found, why = Counter[str](), list[str]()
+    if now.disorder < then.disorder:
+        why.append("rows that came in time may be late by the shorter disorder")
+        found.update(rows.published)
+    elif now.lateness < then.lateness and (late := sum(batch.counts.rows_late for batch in batches)):
+        why.append(f"{counted(late, 'row')} came late and counted")
+        found.update(_most_windows(runnable.pipeline, dict.fromkeys(rows.published, late), rows))
+    if now.disorder > then.disorder or now.lateness > then.lateness:
+        missed = late_missed(batches)
+        if missed:
+            why.append(f"rows came too late: {missed_windows(missed)}")
+        found |= _most_windows(runnable.pipeline, missed, rows)
+    times = _too_late_between(runnable) if found else None
+    instants = not runnable.pipeline.time.integer_axis
+    return {"windows": dict(found), "why": "; ".join(why), "too_late": times and [bound(time, instants) for time in times]}
+
+
+def _most_windows(pipeline: Pipeline, missed: Mapping[str, int], rows: _RowCounts) -> Counter[str]:
+    """At most how many published windows of each name hold so many rows: on a grid a row is in several, elsewhere it may move any."""
+    grids = {window.name: grid_of(window) for window in pipeline.windows if window.on_grid}
+    overlap = {name: grid.most_ends(grid.longest - 1) for name, grid in grids.items()}
+    most = {name: n * overlap[name] if name in overlap else rows.published.get(name, 0) for name, n in missed.items() if n}
+    return Counter({name: min(n, rows.published.get(name, 0)) for name, n in most.items() if rows.published.get(name, 0)})
+
+
+def _too_late_between(runnable: Runnable) -> tuple[int, int] | None:
+    """The least and the greatest event time of the rows in quarantine as too late; null if there are none."""
+    place = runnable.places.quarantine
+    if not is_table(place):
+        return None
+    names = {"event_time": "event_time"}
+    found = [rows.column(0) for rows in queried(table_at(place), {"event_time": pa.int64()}, f"reason = '{TOO_LATE}'", names)]
+    bounds = [pc.min_max(times).as_py() for times in found if len(times)]
+    return (min(each["min"] for each in bounds), max(each["max"] for each in bounds)) if bounds else None
 
 
 def _shown(change: SpecChange, rows: int | None) -> dict[str, Any]:
@@ -157,6 +214,10 @@ def _tree(data: Mapping[str, Any], found: Application) -> Tree:
         width = max(len(each["name"]) for each in changes)
         for each in changes:
             branch.add(_line(f"{each['name']:<{width}}", _told(each, added if field == "windows" else (), data)))
+    for setting in data["settings"]:
+        tree.add(_line("settings  ", f"{setting}; from the next batch on"))
+    if data["otherwise"] is not None:
+        tree.add(_line("published ", _told_otherwise(data["otherwise"])))
     tree.add(_line("reads     ", _read(data["reads"])))
     tree.add(_line("state     ", _stated(data["state"])))
     for each in data["released"]:
@@ -165,6 +226,14 @@ def _tree(data: Mapping[str, Any], found: Application) -> Tree:
     several, tasks = data["tasks"] > 1, counted(data["tasks"], "Spark task")
     tree.add(_line("takes     ", f"{_lasting(data['seconds'], data['seconds_most'])}, {'at least ' if several else ''}{tasks}"))
     return tree
+
+
+def _told_otherwise(found: Mapping[str, Any]) -> str:
+    if not found["windows"]:
+        return "stays; these settings would have given the same windows"
+    windows = ", ".join(f"{n:,} of {name}" for name, n in found["windows"].items())
+    span = "" if found["too_late"] is None else f" (in quarantine are times from {found['too_late'][0]} to {found['too_late'][1]})"
+    return f"stays; these settings would have given up to {windows} otherwise: {found['why']}{span}; --recompute publishes them"
 
 
 def _lasting(least: float | None, most: float | None) -> str:
@@ -324,6 +393,7 @@ def plan(
     spec: Spec,
     out: Annotated[Path | None, typer.Option("--out", help="Keep the plan in this file, for `windowmill apply`.")] = None,
     history: History = None,
+    recompute: Recompute = False,
     as_json: AsJson = False,
 ) -> int:
     """Say what the spec means for the pipeline that runs: what is kept, filled or dropped, and why. Changes nothing.
@@ -331,9 +401,9 @@ def plan(
     Exits with 0 if nothing is to do, with 4 if something is, and with 3 if a quality rule holds the batch that carried the change out.
     """
     pipeline = load_pipeline(spec)
-    found = planned(pipeline, _instant(history, pipeline), str(spec))
+    found = planned(pipeline, _instant(history, pipeline), str(spec), recompute=recompute)
     if out is not None:
-        kept = {_KEPT: 1, "spec": str(spec.absolute()), "sha256": _digest(spec), "given_history": history or "all"}
+        kept = {_KEPT: 1, "spec": str(spec.absolute()), "sha256": _digest(spec), "given_history": history or "all", "recompute": recompute}
         terminal.write_file(out, json.dumps(kept | found.data, indent=1) + "\n", "--out")
     show(found, as_json)
     return _CODES.get(found.data["status"], 0)
@@ -342,6 +412,7 @@ def plan(
 def apply(
     spec: Annotated[Path, typer.Argument(metavar="SPEC|PLAN", help="The pipeline's YAML file, or a plan that `windowmill plan` has kept.")],
     history: History = None,
+    recompute: Recompute = False,
     accept_changes: AcceptChanges = False,
     by: By = None,
     as_json: AsJson = False,
@@ -353,15 +424,17 @@ def apply(
     kept = _kept(spec)
     expected = None
     if kept is not None:
-        if history is not None:
-            raise SpecError(f"--history: the plan {spec} has its own ({kept['given_history']}); leave it out, or make another plan")
-        place, history = Path(kept["spec"]), kept["given_history"]
+        if history is not None or recompute:
+            option = "--recompute" if history is None else "--history"
+            own = "" if history is None else f" ({kept['given_history']})"
+            raise SpecError(f"{option}: the plan {spec} has its own{own}; leave it out, or make another plan")
+        place, history, recompute = Path(kept["spec"]), kept["given_history"], kept.get("recompute", False)
         if _digest(place) != kept["sha256"]:
             raise OutOfTurnError(f"plan {spec}: the spec {place} has changed since; make another plan by `windowmill plan`")
         spec, expected = place, loop.Expected(kept["generation"], kept["batch"])
     pipeline = load_pipeline(spec)
     progress, instant = new_progress(), _instant(history, pipeline)
-    done = loop.apply(pipeline, progress, history=instant, expected=expected, accept_changes=accept_changes, by=by)
+    done = loop.apply(pipeline, progress, history=instant, recompute=recompute, expected=expected, accept_changes=accept_changes, by=by)
     if done is not None:
         show(summary_of(pipeline, [done]), as_json)
         return 0

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.layouts import StateLayout
     from windowmill.windowing.slicing.edges import WindowGrid
     from windowmill.windowing.spec import Pipeline
+    from windowmill.windowing.watermark import LatenessRule
 
 New = TypeVar("New")
 #: Number of rows that this process advances together. More are divided by key into shares, so that each reuses the memory of the last.
@@ -221,7 +222,7 @@ class Keyed:
     stored: pa.Schema
     keys: Mapping[str, str]  #: Name of each key column in new rows -> its name in stored rows.
     advance: Callable[[pa.Table, pa.Table], Advanced]  #: Applies the new rows of some keys to their stored ones.
-    lateness: int  #: The pipeline's, in ticks of the axis.
+    rule: LatenessRule
     most_readers: ClassVar[int] = limits.MAX_READINGS
 
     @property
@@ -232,7 +233,7 @@ class Keyed:
         return False
 
     def judged(self, rows: pa.Table) -> pa.Table:
-        return usable(marked(rows, self.lateness)).select(self.rows.names).cast(self.rows)
+        return usable(marked(rows, self.rule)).select(self.rows.names).cast(self.rows)
 
     def map(self, rows: Iterable[pa.Table], share: Share | None) -> Iterator[Lifted]:
         return unchanged(rows, self.keys, share)

@@ -23,8 +23,9 @@ from windowmill.jobs.layouts import limits
 from windowmill.jobs.layouts.base import Part, written
 from windowmill.jobs.layouts.input import Emission
 from windowmill.jobs.layouts.output import Output, RowWriter, restored_kinds
+from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar import slices
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, GAP, KIND, LEVEL, SEQUENCE, SLICE, SUM
+from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, DUE, GAP, KIND, LEVEL, SEQUENCE, SLICE, SUM
 from windowmill.windowing.columnar.grid_windows import advanced
 from windowmill.windowing.columnar.hashes import RowCheck, Share, with_checksums
 from windowmill.windowing.columnar.keyed import GONE, ROW
@@ -176,6 +177,10 @@ def _kept(each: CarriedPart, rows: pa.Table) -> pa.Table:
         return rows.filter(pc.is_in(rows.column(GAP), pa.array(cast("SessionPart", part).gaps, pa.int64())))
     if part.name == "positions":
         return rows.filter(pc.is_in(rows.column(SEQUENCE), pa.array(cast("PositionPart", part).sequences, pa.string())))
+    if part.name == "live rows" and part.batch.rule != each.before.batch.rule:
+        # At which watermark a key is due depends on the lateness: the next batch reads all.
+        due = pc.if_else(pc.is_valid(rows.column(DUE)), AXIS_BEGIN, rows.column(DUE))
+        rows = rows.set_column(rows.schema.get_field_index(DUE), rows.schema.field(DUE), due)
     if part.name == "live rows" and _windows(part) != _windows(each.before):
         tables = cast("LiveRowPart", part).reading.log.tables
         held = reduce(pc.or_, (rows.column(table.held).fill_null(False) for table in tables if table.held))

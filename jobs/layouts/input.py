@@ -35,15 +35,28 @@ class Emission:
     #: batches have emitted windows.
     watermark: int = BEFORE
     since: int = BEFORE
+    #: The instants through which windows were shown before the batch, and are after it, null for none; null as a whole where they follow
+    #: from what is emitted.
+    shown: tuple[int | None, int | None] | None = None
     #: The range (begin, end] of window ends that a backfill emits; null for all. Sessions and live rows need it, because their windows may
     #: close or trigger later than they end.
     ends: tuple[int, int] | None = None
 
     def clock(self, rule: LatenessRule) -> Clock:
-        return Clock(rule.lateness, BEFORE if self.seen is None else self.seen, self.watermark, self.since)
+        clock = Clock(rule.lateness, BEFORE if self.seen is None else self.seen, self.watermark, self.since, rule.closings)
+        if self.shown is None:
+            return clock
+        closed, shown = (BEFORE if at is None else at for at in (self.emitted, self.shown[1]))
+        return replace(clock, through=(closed, shown))
+
+    def shows(self, batch: Input) -> tuple[int | None, ...]:
+        """The instants through which windows were shown before the ``batch``, and are after it; null for none."""
+        ahead, ends = batch.rule.ahead, (batch.emitted, self.emitted)
+        return self.shown or tuple(None if end is None else end + ahead for end in ends)
 
 
-def _windows_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_within_range_only: bool) -> Emission:
+def _windows_of(rule: LatenessRule, plan: Plan, seen: int | None, reached: int, *, emits_within_range_only: bool) -> Emission:
+    """The windows that ``plan`` emits after times up to ``seen``, with which it has ``reached`` this watermark."""
     after = AXIS_BEGIN if plan.emitted is None else plan.emitted
     if plan.replaces_state:
         # It publishes again the windows that earlier batches have emitted, and advances nothing.
@@ -55,13 +68,13 @@ def _windows_of(rule: LatenessRule, plan: Plan, seen: int | None, *, emits_withi
     if plan.range is not None and not plan.builds_state:
         # It recomputes windows that have been emitted; the pipeline's progress stays.
         begin, end = plan.range
-        shown = begin if plan.emitted is None else rule.watermark_of(plan.emitted)
+        shown = begin if plan.emitted is None else plan.watermark_by(rule)
         return Emission(plan.seen, plan.emitted, begin, max(begin, min(end, shown)))
     if rule.asserted and plan.advances:
         # A batch that leaves a backlog asserts nothing, so ``emitted`` does not change.
         emitted = _greatest(plan.emitted, None if plan.interval_end is None else rule.closed(plan.interval_end))
     else:
-        emitted = _greatest(plan.emitted, None if seen is None else rule.closed_after(seen))
+        emitted = _greatest(plan.emitted, None if seen is None else rule.closed(reached))
     if plan.range is None:
         return Emission(seen, emitted, after, after if emitted is None else emitted)
     begin, end = plan.range
@@ -156,6 +169,17 @@ class TableInput(SourceInput):
     reading: Reading
     plain: PlainRows | None
 
+    @cached_property
+    def rule(self) -> LatenessRule:
+        rule, plan = LatenessRule.of(self.pipeline), self.plan
+        if plan.watermark is None:
+            return rule
+        closed = BEFORE if plan.emitted is None else plan.emitted
+        if plan.advances:
+            return replace(rule, watermarks=(plan.watermark, AFTER), closings=(closed, AFTER))
+        shown = plan.shown_by(rule)
+        return replace(rule, watermarks=(BEFORE, plan.watermark), closings=(BEFORE, closed), shown=BEFORE if shown is None else shown)
+
     @classmethod
     def of(
         cls, runnable: Runnable, plan: Plan, source: SourceTable, reading: Reading, plain: PlainRows | None, check: RowCheck
@@ -164,7 +188,7 @@ class TableInput(SourceInput):
         pipeline, latest = runnable.pipeline, runnable.pipeline.time.latest(plan.now_us)
         if plan.rereads and plan.seen is not None and not plan.reads_others:
             # Rows with later times were quarantined as too far in the future when they arrived, or have not been read.
-            latest = plan.seen if latest is None else min(latest, plan.seen)
+            latest = plan.seen
         return cls(
             pipeline=pipeline,
             columns=Columns.of(plan.source_schema).seen_by(pipeline),
@@ -199,17 +223,26 @@ class TableInput(SourceInput):
         ``emits_within_range_only``: a backfill that builds the state leaves later windows to runs.
         """
         rule, plan = self.rule, self.plan
-        emission = _windows_of(rule, plan, seen, emits_within_range_only=emits_within_range_only)
+        before = plan.watermark_by(rule)
+        reached = BEFORE if seen is None else max(rule.watermark(seen), rule.watermarks[0])
+        emission = _windows_of(rule, plan, seen, reached, emits_within_range_only=emits_within_range_only)
         closed = rule.watermark_of(emission.emitted)
         # Not the interval's own end: an earlier batch may have asserted a later one.
         watermark = closed if rule.asserted or emission.seen is None else rule.watermark(emission.seen)
         if (plan.rereads or plan.replaces_state) and emission.emitted is not None:
             # A restatement may have moved the watermark past windows that are not emitted yet: the next run emits them.
             watermark = min(watermark, closed)
+        shown: tuple[int | None, int | None] | None = None
+        if plan.watermark is not None:
+            watermark, through = before, plan.shown_by(rule)
+            shown = None if plan.replaces_state else through, through
+            if plan.advances:
+                watermark = max(before, reached if not rule.asserted else BEFORE if plan.interval_end is None else plan.interval_end)
+                shown = through, _greatest(through, watermark if rule.revises else emission.emitted)
+        emission = replace(emission, watermark=watermark, shown=shown)
         if plan.range is None:
-            return replace(emission, watermark=watermark, since=rule.watermark_of(None if plan.replaces_state else plan.emitted))
-        ends = emission.after, AXIS_END if plan.builds_state else emission.through
-        return replace(emission, watermark=watermark, ends=ends)
+            return replace(emission, since=BEFORE if plan.replaces_state else before)
+        return replace(emission, ends=(emission.after, AXIS_END if plan.builds_state else emission.through))
 
 
 def _closed_by_file(plan: Plan, reading: Reading) -> tuple[int, ...]:

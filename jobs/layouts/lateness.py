@@ -33,7 +33,7 @@ from windowmill.windowing.columnar.added_columns import (
 from windowmill.windowing.errors import LimitExceededError
 from windowmill.windowing.grids import closing_of
 from windowmill.windowing.slicing.edges import WindowGrid
-from windowmill.windowing.watermark import BEFORE, COMMIT_SHIFT, LatenessRule, commits_of
+from windowmill.windowing.watermark import AFTER, BEFORE, COMMIT_SHIFT, LatenessRule, commits_of
 
 if TYPE_CHECKING:
     from windowmill.jobs.layouts.input import Input
@@ -108,15 +108,19 @@ def watermarks_at_arrival(files: Ints, commits: Ints, highs: Ints, batch: Input)
     each group; ``BEFORE`` if it has none.
     """
     if batch.closed_by_file is not None:
-        return np.asarray(np.array(batch.closed_by_file, np.int64)[files] + batch.rule.lateness)
+        return np.clip(np.array(batch.closed_by_file, np.int64)[files] + batch.rule.lateness, *batch.rule.watermarks)
     return np.asarray(np.where(files < batch.snapshot_files, AXIS_BEGIN, batch.rule.at_arrival(commits, highs, batch.seen)))
 
 
-def marked(rows: pa.Table, lateness: int) -> pa.Table:
+def marked(rows: pa.Table, rule: LatenessRule) -> pa.Table:
     """Add ``_late``, and ``_closed``, through which windows were closed, by the watermark at arrival; points end at their time."""
     watermark = rows.column(WATERMARK_OF)
     rows = rows.append_column(LATE, pc.fill_null(pc.less(usable_times(rows), watermark), False))
-    rows = rows.append_column(CLOSED, pc.subtract(watermark, lateness))
+    closed = pc.subtract(watermark, rule.lateness)
+    if rule.closings != (BEFORE, AFTER):
+        least, most = rule.closings
+        closed = pc.max_element_wise(pc.min_element_wise(closed, most, skip_nulls=False), least, skip_nulls=False)
+    rows = rows.append_column(CLOSED, closed)
     return rows if UNTIL_OF in rows.column_names else rows.append_column(UNTIL_OF, rows.column(TIME))
 
 
@@ -137,12 +141,15 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
     ``_refused`` marks those rows, and ``_ missed 0``, ``_ missed 1``, … for each grid those that came too late for one of its windows.
 
     Where late rows bring revisions, ``_closed`` is null if no window that contains the row had been shown at its arrival. Otherwise it is
-    the watermark then, and ``_arrival`` is the number of the row's commit. ``_order`` is that number of every row.
+    the instant through which windows had been, the watermark, and ``_arrival`` is the number of the row's commit. ``_order`` is that number
+    of every row.
 
     ``rows``: rows from :func:`with_arrival`; the result lacks the columns that it added.
     """
     watermark = pc.fill_null(rows.column(WATERMARK_OF), AXIS_BEGIN).to_numpy()
-    closed = watermark - rule.lateness  # never past the watermark, so only rows behind the watermark can be late for a window
+    closed = np.clip(
+        watermark - rule.lateness, *rule.closings
+    )  # never past the watermark, so only rows behind the watermark can be late for a window
     times = pc.fill_null(usable_times(rows), AXIS_END).to_numpy()
     late = times < watermark
     behind = np.flatnonzero(late)
@@ -150,7 +157,8 @@ def judged_at(rows: pa.Table, rule: LatenessRule, grids: Sequence[WindowGrid]) -
     too_late, shut, edges = np.zeros(len(times), np.bool_), np.zeros(len(times), np.bool_), np.zeros(len(times), np.int64)
     too_late[behind] = (found.last_end > times[behind]) & (found.last_end <= closed[behind])
     if rule.revises:
-        shut[behind], edges[behind] = found.first_end <= watermark[behind], watermark[behind]
+        shown = np.minimum(watermark[behind], rule.shown)
+        shut[behind], edges[behind] = found.first_end <= shown, shown
     else:
         shut[behind], edges[behind] = found.first_end <= closed[behind], found.edge
     done = with_too_late(rows, pa.array(too_late)).drop_columns([NUMBER_OF, WATERMARK_OF])

@@ -72,7 +72,7 @@ class LiveRowPart(KeyedPart):
         clock, schema = emission.clock(batch.rule), batch.expressions.schema
         task = PartitionTask(batch.pipeline, reading.log, schema, clock, batch.batch, keep=batch.builds_state)
         own = partial(advance, reading, task, emission.ends, batch.check)
-        return Keyed(reading, reading.schema, self.schema, reading.log.keys, own, batch.rule.lateness)
+        return Keyed(reading, reading.schema, self.schema, reading.log.keys, own, batch.rule)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> EntriesWanted | None:  # noqa: ARG002
         """All entries of the keys that have new rows or are due by the watermark."""

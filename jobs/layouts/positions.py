@@ -43,7 +43,7 @@ class PositionPart(KeyedPart):
 
     def keyed(self, emission: Emission) -> Keyed:
         stage = self._stage(emission)
-        return Keyed(stage, self.rows, self.schema, {key: key for key in stage.keys}, partial(advance, stage), self.batch.rule.lateness)
+        return Keyed(stage, self.rows, self.schema, {key: key for key in stage.keys}, partial(advance, stage), self.batch.rule)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> PositionsWanted | None:  # noqa: ARG002
         return PositionsWanted(self.schema, self._stage(emission)) if self.batch.restores else None

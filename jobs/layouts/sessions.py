@@ -37,10 +37,11 @@ class SessionPart(KeyedPart):
             batch=batch.batch,
             closed_before=BEFORE if batch.emitted is None else batch.emitted,
             closed=BEFORE,  # nothing yet
-            ahead=batch.rule.ahead,
+            shown_before=BEFORE,
+            shown=BEFORE,
             ends=None,
             keep=batch.builds_state,
-            rows=row_schema(pipeline, batch.types, layout),
+            rows=row_schema(pipeline, batch.types, layout, revises=batch.rule.revises),
             schema=fragment_schema(keys, layout, revises=batch.rule.revises, cuts=sessions.cuts),
             results=batch.expressions.schema,
             check=batch.check,
@@ -49,14 +50,16 @@ class SessionPart(KeyedPart):
 
     def keyed(self, emission: Emission) -> Keyed:
         closed = BEFORE if emission.emitted is None else emission.emitted
-        stage = replace(self.reading, closed=closed, ends=emission.ends)
+        before, shown = (BEFORE if at is None else at for at in emission.shows(self.batch))
+        stage = replace(self.reading, closed=closed, shown_before=before, shown=shown, ends=emission.ends)
         own = partial(_advance, stage, self.batch.kept_gaps)
-        return Keyed(stage, stage.rows, self.schema, {key: key for key in stage.keys}, own, self.batch.rule.lateness)
+        return Keyed(stage, stage.rows, self.schema, {key: key for key in stage.keys}, own, self.batch.rule)
 
     def wanted(self, emission: Emission, *, has_rows: bool, revised_after: int | None) -> PartialsWanted | None:  # noqa: ARG002
         """The sessions that were open before the batch."""
         batch = self.batch
-        if not batch.restores or (not has_rows and emission.emitted == batch.emitted):
+        before, shown = emission.shows(batch)
+        if not batch.restores or not (has_rows or emission.emitted != batch.emitted or shown != before):
             return None
         was_open = OpenSessions(self.gaps, AXIS_BEGIN if batch.emitted is None else batch.emitted)
         return PartialsWanted(self.schema, was_open, batch.batch)

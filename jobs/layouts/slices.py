@@ -90,11 +90,11 @@ class SlicePart(Part):
     def _shown(self, emission: Emission) -> tuple[int, int]:
         """The range (after, through] of the ends of windows that the batch shows for the first time."""
         batch = self.batch
+        before, shown = emission.shows(batch)
         if batch.recomputes_range:
-            closed = emission.after if emission.emitted is None else max(emission.after, emission.emitted)
-            return emission.after, emission.through if batch.rule.revises else min(emission.through, closed)
-        after = emission.after if batch.emitted is None else batch.emitted + batch.rule.ahead
-        return after, after if emission.emitted is None else max(after, emission.emitted + batch.rule.ahead)
+            return emission.after, min(emission.through, emission.after if shown is None else max(emission.after, shown))
+        after = emission.after if before is None else before
+        return after, after if shown is None else max(after, shown)
 
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
         work = self.map_reduce(emission, has_late=rows is not None and LATE in rows.column_names)
@@ -115,12 +115,14 @@ class SlicePart(Part):
         batch, grids, rule = self.batch, self._slices, self.batch.rule
         keep_from = nodes = None
         after, through = self._shown(emission)
-        revising = Revising(rule.lateness, emission.after) if rule.revises else None
+        revising = Revising(rule.lateness, emission.after, rule.closings) if rule.revises else None
         if batch.builds_state:
             keep_from = AXIS_BEGIN if emission.emitted is None else grids.first_slice_after(emission.emitted)
             if self._nodes is not None and emission.emitted is not None:
-                before, now = AXIS_BEGIN if batch.emitted is None else batch.emitted, emission.emitted
-                nodes = NodeStage(self._nodes, before + rule.ahead, now + rule.ahead, closed_before=before, closed_through=now)
+                closed, (before, shown) = batch.emitted, emission.shows(batch)
+                closed, before = (AXIS_BEGIN if at is None else at for at in (closed, before))
+                now = emission.emitted if shown is None else shown
+                nodes = NodeStage(self._nodes, before, now, closed_before=closed, closed_through=emission.emitted)
         return WindowStage(self.reading, grids.named, after, through, keep_from, batch.expressions.schema, nodes, revising, batch.restores)
 
 

@@ -187,7 +187,7 @@ def verdict_of(batches: Sequence[Batch]) -> tuple[str, str]:
 
 
 def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
-    """Greatest event time less the disorder allowed, or the end of the interval that the orchestrator asserted."""
+    """Greatest event time less the disorder, or what earlier settings have reached; or the end of the interval that was asserted."""
     if last is None:
         return None
     if pipeline.time.watermark == "data_interval_end":
@@ -196,6 +196,7 @@ def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
     if last.outcome.seen is None:
         return None
     watermark = LatenessRule.of(pipeline).watermark(last.outcome.seen)
+    watermark = watermark if last.outcome.watermark is None else max(watermark, last.outcome.watermark)
     return watermark if last.integer_axis else instant(watermark)
 
 

@@ -69,7 +69,7 @@ class NewRows:
 
     def usable(self, batch: Input, schema: pa.Schema) -> pa.Table:
         """The rows without a quarantine reason, numbered by arrival over all batches, in ``schema``; a point ends at its time."""
-        marked = lateness.marked(lateness.arrived(self.table, batch), batch.rule.lateness)
+        marked = lateness.marked(lateness.arrived(self.table, batch), batch.rule)
         return lateness.usable(marked).select(schema.names).cast(schema)
 
     def without(self, too_late: Ints, batch: Input) -> Self:

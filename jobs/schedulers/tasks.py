@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.slicing.edges import WindowGrid
+    from windowmill.windowing.watermark import LatenessRule
 
 #: Columns of a survey: file, least and greatest event time, number of rows and of usable ones, greatest index.
 _FILES = pa.schema([(FILE, pa.int32()), *((name, pa.int64()) for name in ("low", "high", "rows", "usable", "last"))])
@@ -208,7 +209,7 @@ class Quarantining:
 
     quarantine: QuarantineRows
     targets: Targets
-    lateness: int  #: The pipeline's lateness, in ticks of the axis.
+    rule: LatenessRule
     #: For each part that refuses rows, the files that hold their numbers; null if a part refuses none, and no row can be too late.
     refusing: Sequence[Sequence[DataFile]] | None = None
     grids: Sequence[WindowGrid] = ()  #: The grids of the other parts.
@@ -247,7 +248,7 @@ class Quarantining:
     def not_applied(self, rows: pa.Table) -> pa.Table:
         """Those of ``rows``, as of :func:`.lateness.with_arrival`, that were not applied, each with its reason."""
         if self.refusing is not None and rows.column(WATERMARK_OF).null_count < rows.num_rows:
-            rows = marked(rows, self.lateness)
+            rows = marked(rows, self.rule)
             late = too_late_among(usable(rows).select(JUDGED_BY.names), self.refused, self.grids)
             rows = with_too_late(rows, pc.is_in(rows.column(NUMBER_OF), pa.array(late)))
         return rows.filter(pc.is_valid(rows.column(REASON)))

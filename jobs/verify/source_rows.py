@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs.batch.counted_rows import judged_otherwise
 from windowmill.jobs.batch.restating import kept_out
 from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
@@ -82,6 +83,8 @@ class SourceFiles:
         known = all(path in held for path, version in brought.items() if version <= through)
         # A restatement, or a backfill from the rows of now, has judged no row as late.
         rebuilt = any(plan.snapshot not in (None, first.snapshot) for plan in plans)
+        # Which rows were late is known by the settings of now alone.
+        rebuilt = rebuilt or judged_otherwise(pipeline, building)
         return cls(
             pipeline,
             source,

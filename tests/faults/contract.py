@@ -10,7 +10,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from windowmill.checkpoints.batches import ApplyPlan, BackfillPlan, Batch, FoldPlan, PurgePlan, RestatePlan, RestorePlan
@@ -39,6 +39,32 @@ class Version:
     changes: bool = False
 
 
+@dataclass(frozen=True)
+class Reach:
+    """How far the batches have come. None of it ever goes back, whatever settings of time the spec gets."""
+
+    #: The greatest event time through which windows have been shown.
+    seen: float = BEFORE
+    watermark: float = BEFORE
+    #: The instants through which windows are closed, and those without policies are shown.
+    closed: float = BEFORE
+    shown: float = BEFORE
+
+    def after(self, pipeline: Pipeline, seen: float) -> Reach:
+        """With a run after which ``seen`` is the greatest event time: it takes the settings as they are now."""
+        watermark = max(self.watermark, seen - pipeline.time.disorder.elapsed())
+        closed = max(self.closed, watermark - pipeline.time.lateness.elapsed())
+        return Reach(seen, watermark, closed, max(self.shown, watermark if pipeline.emit == "revise" else closed))
+
+    def by(self, pipeline: Pipeline) -> Reach:
+        """With changed settings: a window that has been shown is closed where none is revised."""
+        return self if pipeline.emit == "revise" else replace(self, closed=max(self.closed, self.shown))
+
+
+#: What nothing has reached, and what everything has.
+NOTHING, EVERYTHING = Reach(), Reach(math.inf, math.inf, math.inf, math.inf)
+
+
 @dataclass
 class Progress:
     """Where the pipeline is: all of it that a savepoint brings back."""
@@ -49,9 +75,9 @@ class Progress:
     view: dict[str, dict[Key, Shown]] = field(default_factory=dict)
     #: Rows in quarantine because they came too late.
     lost: list[Row] = field(default_factory=list)
-    #: The greatest event time, and the one through which windows have been shown.
+    #: The greatest event time.
     seen: float = BEFORE
-    shown: float = BEFORE
+    reach: Reach = NOTHING
     position: int = -1
     #: The newest version that a restatement has read; null for none.
     restated: int | None = None
@@ -133,18 +159,18 @@ class Contract:
 
     def _run(self, pipeline: Pipeline, after: int, through: int, publish: bool, *, late_missed: Mapping[str, int]) -> None:
         now, before = self.now, {}
-        fresh, seen = self._arriving(pipeline, range(after + 1, through + 1), now.seen)
+        fresh, seen = self._arriving(pipeline, range(after + 1, through + 1), now.seen, least=now.reach)
         now.counted += [(number, row) for number in range(after + 1, through + 1) for row in self.versions[number].appended]
         for window in pipeline.windows:
             own = now.events.setdefault(window.name, {})
-            before[window.name] = {key: self._shown(pipeline, window, events, now.shown)[0] for key, events in own.items()}
+            before[window.name] = {key: self._shown(pipeline, window, events)[0] for key, events in own.items()}
             for event in fresh:
                 own.setdefault(event.key, []).append(event)
         counted, refused = set[int](), set[int]()
-        now.seen = now.shown = seen
+        now.seen, now.reach = seen, now.reach.after(pipeline, seen)
         for window in pipeline.windows:
             for key, events in now.events[window.name].items():
-                found, tally = self._shown(pipeline, window, events, now.shown)
+                found, tally = self._shown(pipeline, window, events)
                 counted, refused = counted | tally.counted, refused | tally.refused
                 if publish:
                     view, old = now.view.setdefault(window.name, {}).setdefault(key, {}), before[window.name].get(key, {})
@@ -176,7 +202,7 @@ class Contract:
         for window in pipeline.windows:
             for key in keys:
                 events = now.events.setdefault(window.name, {})[key] = list(settled.get(key, []))
-                found, _ = self._shown(pipeline, window, events, now.shown)
+                found, _ = self._shown(pipeline, window, events)
                 times = None if touched is None or not _plain_grid(window) else self._times(pipeline, touched, key)
                 if publish:
                     self._replace(window, key, found, plan.range_from, plan.range_to, times, now.left_out.get(window.name, ()))
@@ -215,7 +241,7 @@ class Contract:
                 now.events[window.name] = {key: list(own) for key, own in events.items()}
             own, through = now.view.setdefault(window.name, {}), None if plan.replaces_state else plan.range_to
             for key in {*events, *own}:
-                found, _ = self._shown(pipeline, window, events.get(key, []), now.shown)
+                found, _ = self._shown(pipeline, window, events.get(key, []))
                 self._replace(window, key, found, plan.range_from, through, None)
             stretches = now.left_out.pop(window.name, [])
             cut = [(first, min(last, plan.range_from)) for first, last in stretches]
@@ -229,8 +255,11 @@ class Contract:
 
     def _apply(self, pipeline: Pipeline, plan: ApplyPlan, publish: bool) -> None:
         now = self.now
+        now.reach = now.reach.by(pipeline)
+        if plan.rejudges and pipeline.emit == "revise" and plan.history is not None and plan.history <= now.reach.closed:
+            now.reach = replace(now.reach, shown=now.reach.watermark)
         meanings = {window["name"]: window for window in _windows_of(plan.definition)}
-        changed = {name for name, window in meanings.items() if self._meanings.get(name) != window} | set(plan.fills)
+        changed = {name for name, window in meanings.items() if plan.rejudges or self._meanings.get(name) != window} | set(plan.fills)
         now.events = {name: own for name, own in now.events.items() if name in meanings}
         snapshot = plan.snapshot if plan.carried is None else now.restated
         base = None
@@ -240,14 +269,14 @@ class Contract:
         for window in pipeline.windows:
             if window.name not in changed:
                 continue
-            if self._meanings.get(window.name) != meanings[window.name]:
+            if plan.rejudges or self._meanings.get(window.name) != meanings[window.name]:
                 now.left_out[window.name] = [
                     (-math.inf, min(math.inf if plan.history is None else plan.history, self._through(pipeline, window)))
                 ]
             now.events[window.name] = {key: list(own) for key, own in events.items()}
             own = now.view.setdefault(window.name, {})
             for key in {*events, *own}:
-                found, _ = self._shown(pipeline, window, events.get(key, []), now.shown)
+                found, _ = self._shown(pipeline, window, events.get(key, []))
                 if publish and plan.history is not None:
                     self._replace(window, key, found, plan.history, None, None)
 
@@ -267,21 +296,26 @@ class Contract:
     def _times(self, pipeline: Pipeline, rows: Iterable[Row], key: Key) -> list[int]:
         return [row["t"] for row in rows if self._key(pipeline, row) == key]
 
-    def _event(self, pipeline: Pipeline, row: Row, commit: int, watermark: float) -> Event:
+    def _event(self, pipeline: Pipeline, row: Row, commit: int, watermark: float, closed: float = BEFORE) -> Event:
         ties = [row[name] for name in pipeline.time.tie_break]
-        closed = watermark - pipeline.time.lateness.elapsed()
         record = Record(row, self._conditions(row))
         order = (row["t"], *ranks(ties), row["x"])
         self._numbered += 1  # a row that is delivered again is another event
         return Event(self._numbered, commit, self._key(pipeline, row), row["t"], row["t"], order, watermark, closed, record)
 
-    def _arriving(self, pipeline: Pipeline, versions: Iterable[int], seen: float) -> tuple[list[Event], float]:
-        """The events that versions append, as they arrive after ``seen``; and the greatest event time after them."""
+    def _arriving(
+        self, pipeline: Pipeline, versions: Iterable[int], seen: float, least: Reach = NOTHING, most: Reach = EVERYTHING
+    ) -> tuple[list[Event], float]:
+        """The events that versions append, as they arrive after ``seen``; and the greatest event time after them.
+
+        They find at least what earlier settings have reached, and, where they are read again, no more than has been reached by now.
+        """
         events = []
         for number in versions:
             rows = [row for row in self.versions[number].appended if self._chosen(row)]
-            watermark = seen - pipeline.time.disorder.elapsed()
-            events += [self._event(pipeline, row, number, watermark) for row in rows]
+            watermark = min(max(seen - pipeline.time.disorder.elapsed(), least.watermark), most.watermark)
+            closed = min(max(watermark - pipeline.time.lateness.elapsed(), least.closed), most.closed)
+            events += [self._event(pipeline, row, number, watermark, closed) for row in rows]
             seen = max([seen, *(row["t"] for row in rows)])
         return events, seen
 
@@ -299,18 +333,20 @@ class Contract:
             base = [] if snapshot is None else list(self.versions[snapshot].table.values())
         found = self._settled(pipeline, [row for row in base if row["t"] <= self.now.seen])
         seen = max([BEFORE, *(event.time for events in found.values() for event in events)])
-        arrived, _ = self._arriving(pipeline, range(0 if snapshot is None else snapshot + 1, through + 1), seen)
+        versions = range(0 if snapshot is None else snapshot + 1, through + 1)
+        arrived, _ = self._arriving(pipeline, versions, seen, most=self.now.reach)
         for event in arrived:
             if not self.now.purged or (event.commit, event.record.values) in self.now.counted:
                 found.setdefault(event.key, []).append(event)
         return found
 
-    def _shown(self, pipeline: Pipeline, window: Window, events: list[Event], shown: float) -> tuple[Shown, Tally]:
-        """The rows of a window and key that are shown once ``shown`` is the greatest event time."""
-        tally = Tally()
-        watermark = shown - pipeline.time.disorder.elapsed()
-        closed = watermark - pipeline.time.lateness.elapsed()
-        course = Course(pipeline.time.integer_axis, pipeline.emit == "revise", watermark, closed, shown)
+    def _shown(self, pipeline: Pipeline, window: Window, events: list[Event]) -> tuple[Shown, Tally]:
+        """The rows of a window and key that are shown by now."""
+        tally, reach, revises = Tally(), self.now.reach, pipeline.emit == "revise"
+        watermark = reach.shown if revises and not window.follows_policies else reach.watermark
+        course = Course(pipeline.time.integer_axis, revises, watermark, reach.closed, reach.seen)
+        # What came before revisions were shown has revised nothing.
+        events = [replace(event, watermark=min(event.watermark, watermark)) for event in events]
         found: Shown = {}
         # Reference engines take events in order of arrival.
         results = rows_of(window, sorted(events, key=lambda event: (event.commit, event.order)), tally, course) if events else ()
@@ -324,10 +360,9 @@ class Contract:
 
     def _through(self, pipeline: Pipeline, window: Window) -> float:
         """The instant through which rows of a window are shown: a tuple at the watermark triggers once this is past it."""
-        time, watermark = pipeline.time, self.now.shown - pipeline.time.disorder.elapsed()
         if window.follows_policies:
-            return watermark - window.policies().triggers_by_tuples
-        return watermark - (0 if pipeline.emit == "revise" else time.lateness.elapsed())
+            return self.now.reach.watermark - window.policies().triggers_by_tuples
+        return self.now.reach.shown
 
     def _replace(
         self,

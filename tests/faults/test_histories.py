@@ -72,6 +72,7 @@ _OTHERS = {
 _STEPS = (
     *("append", "append", "append", "run", "run", "change", "change", "change", "redeliver", "apply", "apply", "backfill", "backfill"),
     *("backfill_as_arrived", "restate", "restate_range", "restate_versions", "restate_late", "save", "restore", "hold", "maintain"),
+    *("tune", "tune"),
     *("drop", "extend", "fill", "forget", "fold", "purge", "optimize", "disturb"),
 )
 #: Sizes of the current table, and few of each.
@@ -92,7 +93,7 @@ class History:
         #: Whether someone has removed the current table.
         self.removed = False
         self.refused: Counter[str] = Counter()
-        self.rows = self.named = 0
+        self.rows = self.named = self.tuned = 0
         self.saved: list[tuple[str, dict[str, Any]]] = []
         rng = self.rng
         emit = rng.choice(["final", "revise"])
@@ -408,13 +409,30 @@ class History:
                 del aggregates[name]
         self._applied(before)
 
-    def _applied(self, before: dict[str, Any], *, fills: bool = True) -> None:
+    def _applied(self, before: dict[str, Any], *, fills: bool = True, recompute: bool = False) -> None:
         """Carry out the spec as it is now; if that is refused, the one ``before`` is put back. Without ``fills`` for new rows alone."""
         history = self.rng.choice([AXIS_BEGIN, AXIS_BEGIN, None, self._range()[1]]) if fills else None
         try:
-            self._given(lambda: loop.apply(self.pipeline, quiet(), history=history))
+            self._given(lambda: loop.apply(self.pipeline, quiet(), history=history, recompute=recompute))
         except (SpecError, *_REFUSED):
             self.spec = before
+
+    def _tune(self) -> None:
+        """Other settings of time, or another `emit`, which count from the next batch on; windows may be recomputed by them."""
+        before, rng = copy.deepcopy(self.spec), self.rng
+        time = self.spec["time"]
+        for what in rng.sample(["disorder", "lateness", "emit", "skew"], rng.choice([1, 1, 2])):
+            if what == "emit":
+                self.spec["emit"] = "final" if before["emit"] == "revise" else "revise"
+            elif what == "skew":
+                time |= {} if self.integers else {"max_future_skew": rng.choice([None, "36500 days"])}
+            else:
+                length = rng.choice([0, 3, 20, 60] if what == "disorder" else [0, 5, 40, 200])
+                time[what] = length if self.integers else f"{length} minutes"
+        if rng.random() < 0.2:
+            self.spec["windows"].append(self._window())
+        self.tuned += self.spec != before
+        self._applied(before, recompute=rng.random() < 0.25)
 
     def _drop(self) -> None:
         """A window is dropped, and rows of it are corrected after."""

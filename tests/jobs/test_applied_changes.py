@@ -199,8 +199,7 @@ ANOTHER = (SpecChangedError, r"they make another pipeline: put the old ones back
     ("changes", "refusal"),
     [
         ({"keys": ["k"]}, ANOTHER),
-        ({"emit": "revise"}, ANOTHER),
-        ({"time": TIME | {"lateness": "1 hour"}}, ANOTHER),
+        ({"time": TIME | {"tie_break": ["v"]}}, ANOTHER),
         (
             {"aggregates": FEW | {"n": {"mean": "v"}}},
             (errors.UnsupportedError, r"its column n is now of type long, the results have double; .* another name"),

@@ -307,7 +307,8 @@ SESSION = {"name": "w", "type": "session", "gap": 3}
     ids=str,
 )
 def test_a_later_interval_without_new_rows_moves_on_what_ends_by_then(changes, vouched, moves):
-    ledger: Any = SimpleNamespace(last_commit=SimpleNamespace(outcome=SimpleNamespace(emitted=10)))
+    outcome = SimpleNamespace(emitted=10, watermark=None, shown=None)
+    ledger: Any = SimpleNamespace(last_commit=SimpleNamespace(outcome=outcome))
     spec = a_spec(time=TICKS | VOUCHED | {"lateness": 5}, windows=[TENS | {"origin": 0}]) | changes
     assert moves_on(parse_pipeline(spec), ledger, vouched) is moves
 

@@ -156,7 +156,7 @@ MUTANTS = {
         ("broken-rule-passes", "expectations.gate:validate", instead('_1.outcome != "passed"', '_1.outcome == "failed"')),
     ],
     f"{REVISED_BATCHES}revisions_are_those_of_the_oracle": [
-        ("closed-windows-revised", "windowing.kernels.slices:late_windows", instead("max(_1, _ - _, _2)", "max(_1, _2)")),
+        ("closed-windows-revised", "windowing.kernels.slices:late_windows", instead("max(_1, min(_ - _, _), _2)", "max(_1, _2)")),
     ],
     f"{REVISED_BATCHES}a_window_that_ends_at_the_watermark_is_revised": [
         (

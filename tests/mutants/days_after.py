@@ -31,7 +31,7 @@ MUTANTS = {
         ("triggers-numbered-again", "jobs.batch.applying:_check_windows", never("again and history != AXIS_BEGIN")),
     ],
     f"{DAYS}a_backfill_gives_revised_windows_that_are_shown_but_not_closed": [
-        ("open-windows-not-backfilled", "jobs.layouts.input:_windows_of", instead("rule.watermark_of(plan.emitted)", "plan.emitted")),
+        ("open-windows-not-backfilled", "jobs.layouts.input:_windows_of", instead("plan.watermark_by(rule)", "plan.emitted")),
         (
             "backfilled-by-rows-that-are-left",
             "jobs.layouts.input:_windows_of",

@@ -37,11 +37,11 @@ MUTANTS = {
         (
             "stored-session-shown-again",
             "windowing.columnar.sessions:_joined",
-            instead("_1.closed_before + _1.ahead", "_1.closed_before"),
+            instead("_.shown_before", "stage.closed_before"),
         ),
     ],
     f"{SESSION_BATCHES}versions_of_a_batch_are_those_of_many": [
-        ("late-rows-of-a-session-merged-beforehand", "windowing.columnar.sessions:SessionInput.of", without("_.ahead")),
+        ("late-rows-of-a-session-merged-beforehand", "windowing.columnar.sessions:SessionInput.of", never("WATERMARK_OF in _")),
     ],
     f"{SESSION_BATCHES}a_row_joins_a_session_that_ends_where_windows_are_closed": [
         (

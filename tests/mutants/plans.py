@@ -10,8 +10,35 @@ STEPS = "tests/jobs/test_row_steps.py::test_"
 LOOKUPS = "tests/jobs/test_lookups.py::test_"
 CHANGES = "tests/jobs/test_applied_changes.py::test_"
 
+SETTINGS = "tests/jobs/test_changed_settings.py::test_"
+
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
+    f"{SETTINGS}a_longer_lateness_opens_no_window_again": [
+        ("closed-windows-opened", "jobs.layouts.input:TableInput.rule", instead("(closed, AFTER)", "(BEFORE, AFTER)")),
+    ],
+    f"{SETTINGS}a_longer_disorder_revises_what_has_been_shown": [
+        ("watermark-moved-back", "jobs.layouts.input:TableInput.rule", instead("(plan.watermark, AFTER)", "(BEFORE, AFTER)")),
+    ],
+    f"{SETTINGS}keys_of_live_rows_are_due_by_the_new_lateness": [
+        ("keys-due-by-the-old-lateness", "jobs.layouts.carried:_kept", never("_ == 'live rows' and part.batch.rule != _")),
+    ],
+    f"{SETTINGS}final_becomes_revise": [
+        ("complete-windows-never-shown", "jobs.batch.applying:_progress", instead("shown if _ and _ != _ else None", "None")),
+        ("complete-windows-wait-for-rows", "jobs.batch.planning:lags_behind", never("before < watermark or _ is not None")),
+    ],
+    f"{SETTINGS}revise_becomes_final_and_closes_what_has_been_shown": [
+        ("shown-windows-left-open", "jobs.batch.applying:_progress", instead("max(outcome.emitted, shown)", "outcome.emitted")),
+    ],
+    f"{SETTINGS}a_row_that_was_late_counts_in_the_windows_that_are_shown_later": [
+        ("late-to-windows-not-shown", "jobs.layouts.lateness:judged_at", instead("np.minimum(_, rule.shown)", "watermark[behind]")),
+    ],
+    f"{SETTINGS}a_backfill_of_a_part_judges_rows_as_no_run_has": [
+        ("a-backfill-by-other-settings-unnoticed", "jobs.batch.counted_rows:judged_otherwise", instead("bool(_) or any(_)", "False")),
+    ],
+    f"{SETTINGS}a_change_without_effect_is_none": [
+        ("lengths-compared-by-their-texts", "windowing.spec:Pipeline.means", instead("_ == meaning_hash and _ and not _", "False")),
+    ],
     f"{CHANGES}only_windows_after_the_instant_asked_for_are_filled": [
         ("rows-of-dropped-windows-replaced", "checkpoints.committer:ReplacedRange.within", never("self.windows is not None")),
         ("history-published-whole", "jobs.layouts.output:Published.of", instead("rows.filter(_)", "rows")),

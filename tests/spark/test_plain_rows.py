@@ -44,6 +44,7 @@ from windowmill.jobs.spark import session
 from windowmill.windowing.columnar.added_columns import FILE, REASON, VERSION
 from windowmill.windowing.errors import SourceSchemaError
 from windowmill.windowing.settings import COMPUTE
+from windowmill.windowing.watermark import LatenessRule
 
 pytestmark = pytest.mark.spark
 
@@ -332,7 +333,7 @@ def test_quarantined_rows_have_the_form_that_spark_gives_them(spark, tmp_path):
     frame = read_rows(spark, source, whole(source), runnable_of(pipeline), now_us=NOW)
     quarantine = QuarantineRows(pipeline, plan, [])
     target = Target(str(tmp_path / "q"), quarantine_schema(pipeline))
-    written = Quarantining(quarantine, Targets(3, "a", {"quarantine": target}), 0).write_of_frame(frame, names)
+    written = Quarantining(quarantine, Targets(3, "a", {"quarantine": target}), LatenessRule(0, 0)).write_of_frame(frame, names)
     by_spark = pa.Table.from_batches(read_files(target.table, written.files["quarantine"])).to_pylist()
     here = quarantine.of(refused, names)
     assert here.schema == target.schema

@@ -302,7 +302,8 @@ def test_a_variable_is_written_in_the_fields_that_name_it():
     environment = {"WAIT": "1 hour", "SITE": "north", "KEY_COLUMN": "region"}
     pipeline = parse_pipeline(spec, environment=environment)
     shown = pipeline.shown_meaning()
-    assert shown["time"] == {"column": "t", "disorder": "${WAIT}", "lateness": "1 hour"}
+    # Lengths that say when rows are late are written by their values: another one is compared with what it was.
+    assert shown["time"] == {"column": "t", "disorder": "1 hour", "lateness": "1 hour"}
     assert {name: shown["windows"][0][name] for name in ("size", "hop")} == {"size": "${WAIT}", "hop": "1 hour"}
     assert shown["windows"][1]["evict"] == {"punctuation": "k = '${SITE}'"}
     assert shown["keys"] == ["${KEY_COLUMN}", "shop"]

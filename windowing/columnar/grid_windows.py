@@ -118,10 +118,12 @@ def revisions_of(
     """
     since = int(partials.arrivals[late].min())
     arrived = kernel.SortedSlices(offsets, partials.starts, partials.reaching, partials.closed, partials.arrivals, *before)
-    key, number, slices = kernel.late_windows(numbering.grid, arrived, since, revising.lateness, revising.after, through)
+    key, number, slices = kernel.late_windows(
+        numbering.grid, arrived, since, revising.lateness, revising.closings[1], revising.after, through
+    )
     if len(reaching := np.flatnonzero(late & (partials.reaching == 1))):
         marks = partials.closed[reaching]
-        revised = np.maximum(marks - revising.lateness, revising.after), np.minimum(marks, through)
+        revised = np.maximum(revising.closed_at(marks), revising.after), np.minimum(marks, through)
         reached = reached_windows(numbering, partials, reaching, *revised)
         key, number, slices = (np.concatenate(pair) for pair in zip((key, number, slices), reached, strict=True))
     # Among slices that arrived together, the one into which events reach comes first.
@@ -288,8 +290,8 @@ def _with_new(stage: WindowStage, merged: _WholeSlices) -> tuple[Spans, _WholeSl
         merged.spans.check(grids, merged.partials, stored)
     if stage.revising is None:
         return merged.spans.counting(grids, merged.partials, own, merged.reached), merged
-    arrived = merged.reached, merged.orders, stage.revising.lateness
-    spans, before = merged.spans.arriving(grids, merged.partials, merged.offsets, own, *arrived)
+    closed = stage.revising.closed_at(merged.partials.closed)
+    spans, before = merged.spans.arriving(grids, merged.partials, merged.offsets, own, closed, merged.reached, merged.orders)
     return spans, replace(merged, partials=replace(merged.partials, before=before))
 
 

@@ -37,7 +37,6 @@ from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.grid_ranges import empty_windows, known_span
 from windowmill.windowing.kernels.lift import int64_of, valid_of
 from windowmill.windowing.slicing.edges import Numbering, WindowGrid
-from windowmill.windowing.watermark import BEFORE
 
 #: ``first`` and ``last`` of a key for which a window has counted nothing.
 NO_SPAN = _NO_FIRST, _NO_LAST = AXIS_END, AXIS_BEGIN
@@ -92,22 +91,22 @@ class Spans:
         """
         first, last = self.first.copy(), self.last.copy()
         for window, grid in enumerate(grids):
-            counted = own & _counted(grid, partials, reached, 0)
+            counted = own & _counted(grid, partials.starts, partials.closed, reached)
             np.minimum.at(first[window], partials.keys[counted], partials.starts[counted])
             np.maximum.at(last[window], partials.keys[counted], reached[counted])
         return Spans(first, last)
 
     def arriving(
-        self, grids: Sequence[WindowGrid], partials: SlicePartials, offsets: Ints, own: Bools, reached: Ints, orders: Ints, lateness: int
+        self, grids: Sequence[WindowGrid], partials: SlicePartials, offsets: Ints, own: Bools, closed: Ints, reached: Ints, orders: Ints
     ) -> tuple[Spans, Ints]:
         """As :meth:`counting` of the ``own`` partials, one after another by ``orders``; and ``before`` of each partial.
 
-        Windows take rows until ``lateness`` after they are shown.
+        ``closed``: the instants through which windows were closed to each.
         """
         first, last, before = self.first.copy(), self.last.copy(), partials.before.copy()
         rows = Rows(offsets, partials.starts, reached + 1, orders)
         for window, grid in enumerate(grids):
-            counted = own & _counted(grid, partials, reached, lateness)
+            counted = own & _counted(grid, partials.starts, closed, reached)
             stops = last[window] + 1
             firsts, lasts = known_span(rows, counted, first[window], stops)
             last[window] = stops - 1
@@ -117,7 +116,11 @@ class Spans:
     def check(self, grids: Sequence[WindowGrid], partials: SlicePartials, stored: Bools) -> None:
         """Raise ``StateCorruptError`` if a ``stored`` slice lies past its key's span: the batch that added it also stored the span."""
         for window, grid in enumerate(grids):
-            past = stored & _counted(grid, partials, partials.starts, 0) & (partials.starts > self.last[window][partials.keys])
+            past = (
+                stored
+                & _counted(grid, partials.starts, partials.closed, partials.starts)
+                & (partials.starts > self.last[window][partials.keys])
+            )
             if past.any():
                 raise StateCorruptError("state: span rows are missing for some keys; rebuild it from the source")
 
@@ -128,13 +131,9 @@ class Spans:
         return keys.astype(np.int64), spans_stored(windows, spans.T)
 
 
-def _counted(grid: WindowGrid, partials: SlicePartials, reached: Ints, lateness: int) -> Bools:
-    """Whether a window of ``grid`` takes each slice, or events of it where they have ``reached``.
-
-    Windows take rows that end ``lateness`` before the slice's mark.
-    """
-    closed = np.where(partials.closed == BEFORE, BEFORE, partials.closed - lateness)
-    return np.asarray(grid.last_end_holding(reached) > np.maximum(partials.starts, closed), np.bool_)
+def _counted(grid: WindowGrid, starts: Ints, closed: Ints, reached: Ints) -> Bools:
+    """Whether a window of ``grid`` that is not ``closed`` takes slices that begin at ``starts``, or events where they ``reached``."""
+    return np.asarray(grid.last_end_holding(reached) > np.maximum(starts, closed), np.bool_)
 
 
 def spans_before(windows: Sequence[str], slices: pa.Table) -> Ints:

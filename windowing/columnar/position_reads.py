@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from windowmill.windowing.columnar.added_columns import (
     ABOVE,
     BATCH,
-    CLOSED,
     DUE,
     FIRST,
     FLOAT_LEAST,
@@ -42,6 +41,7 @@ from windowmill.windowing.columnar.added_columns import (
     SEQUENCE,
     THROUGH,
     TIME,
+    WATERMARK_OF,
 )
 from windowmill.windowing.columnar.positions import (
     FRONT,
@@ -148,9 +148,9 @@ def tuples_of(stage: PositionStage, known: StoredSequence, rows: pa.Table, codes
     applied = entries.take(pa.array(known.entry[last_keys]))
     kept = applied.column(NUMBER_OF).combine_chunks().is_valid()
     applied, last_keys = applied.filter(kept), last_keys[kept.to_numpy(zero_copy_only=False)]
-    closed = pc.add(rows.column(CLOSED).combine_chunks(), stage.clock.lateness)
     # Null where the watermark has not moved since the row before.
-    watermark = np.maximum.accumulate(np.append(stage.clock.since, int64_of(closed.fill_null(BEFORE))))[1:]
+    found = int64_of(rows.column(WATERMARK_OF).combine_chunks().fill_null(BEFORE))
+    watermark = np.maximum.accumulate(np.append(stage.clock.since, found))[1:]
     labels = {**stage.state.live, **stage.state.conditions}
     parts = []
     for table, keys, waits in ((applied, last_keys, False), (known.waiting, known.waiting_keys, True), (rows, codes, False)):

@@ -34,7 +34,6 @@ from windowmill.windowing.bounds import check_key, check_share
 from windowmill.windowing.columnar.added_columns import (
     ABOVE,
     BATCH,
-    CLOSED,
     DUE,
     FIRST,
     FLOAT_LEAST,
@@ -51,6 +50,7 @@ from windowmill.windowing.columnar.added_columns import (
     SEQUENCE,
     THROUGH,
     TIME,
+    WATERMARK_OF,
 )
 from windowmill.windowing.columnar.hashes import CHECKSUM, RowCheck
 from windowmill.windowing.columnar.keyed import LIVE_PREFIX, check_names, label_of
@@ -438,8 +438,8 @@ class PositionState:
     ``deltas``: names of the sequences whose windows evict by a delta, so that tuples leave from anywhere.
     ``schema``: schema of the state, without checksums.
     ``rows``: schema of new rows: keys, the columns and conditions that windows and aggregates read, event time, number in order of arrival,
-        ``CLOSED`` and ``LATE``. ``CLOSED`` is the instant through which windows were closed when the row arrived; null means the same as
-        for the row before. ``LATE`` is whether the row arrived behind the watermark; null means no.
+        ``WATERMARK_OF`` and ``LATE``. ``WATERMARK_OF`` is the watermark that the row found; null means the same as for the row before.
+        ``LATE`` is whether the row arrived behind the watermark; null means no.
     """
 
     def __init__(self, pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Layout) -> None:
@@ -462,7 +462,7 @@ class PositionState:
         self.schema = pa.schema([*fields, *layout.stored_columns])
         check_names(pipeline, self.stored_schema)
         read = dict.fromkeys([*pipeline.keys, *self.live])
-        own = [(TIME, pa.int64()), (NUMBER_OF, pa.int64()), (CLOSED, pa.int64()), (LATE, pa.bool_())]
+        own = [(TIME, pa.int64()), (NUMBER_OF, pa.int64()), (WATERMARK_OF, pa.int64()), (LATE, pa.bool_())]
         self.rows = pa.schema([*((name, types[name]) for name in read), *((name, pa.bool_()) for name in self.conditions), *own])
 
     @property

@@ -38,7 +38,20 @@ from typing import Self
 import numpy as np
 import pyarrow as pa
 
-from windowmill.windowing.columnar.added_columns import BATCH, CLOSED, FIRST, GAP, GONE, LAST, LATE, LONGEST, NUMBER_OF, REVISION, TIME
+from windowmill.windowing.columnar.added_columns import (
+    BATCH,
+    CLOSED,
+    FIRST,
+    GAP,
+    GONE,
+    LAST,
+    LATE,
+    LONGEST,
+    NUMBER_OF,
+    REVISION,
+    TIME,
+    WATERMARK_OF,
+)
 from windowmill.windowing.columnar.hashes import RowCheck, verify_once
 from windowmill.windowing.columnar.objects import Objects
 from windowmill.windowing.columnar.results import Advanced, gives_json, retraction, typed
@@ -58,14 +71,15 @@ from windowmill.windowing.watermark import AFTER, BEFORE, commits_of
 _NONE = np.empty(0, np.int64)
 
 
-def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Layout) -> pa.Schema:
-    """Schema of new rows: keys, the columns that partials read, event time, number in order of arrival, ``CLOSED`` and ``LATE``.
+def row_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType], layout: Layout, *, revises: bool = False) -> pa.Schema:
+    """Schema of new rows: keys, columns that partials read, event time, number in order of arrival, ``CLOSED``, ``LATE``, ``WATERMARK_OF``.
 
     ``CLOSED`` is the instant through which windows were closed when the row arrived; null if it makes no difference. ``LATE`` is whether
-    the row arrived behind the watermark; null means no.
+    the row arrived behind the watermark; null means no. Where sessions are revised the rows also have the watermark that they found.
     """
     columns = dict.fromkeys([*pipeline.keys, *pipeline.time.tie_break, *layout.source_columns])
     own = [(TIME, pa.int64()), (NUMBER_OF, pa.int64()), (CLOSED, pa.int64()), (LATE, pa.bool_())]
+    own += [(WATERMARK_OF, pa.int64())] if revises else []
     conditions = [(condition_column(text), pa.bool_()) for text in layout.conditions]
     return pa.schema([*((name, types[name]) for name in columns), *conditions, *own])
 
@@ -90,8 +104,9 @@ class SessionStage(LiftingStage):
     #: Instants through which windows are closed before and after the batch: no later row joins a session that ends before.
     closed_before: int
     closed: int
-    #: How far the instants through which windows are shown are ahead of these: the lateness if late rows bring revisions, else 0.
-    ahead: int
+    #: Instants through which windows are shown before and after it: the watermark if late rows bring revisions, else those above.
+    shown_before: int
+    shown: int
     ends: tuple[int, int] | None  #: Restricts the results to windows that end in this range (begin, end]; null for all.
     keep: bool  #: Whether later batches continue from this one's state.
     rows: pa.Schema  #: Columns of a new row.
@@ -133,7 +148,9 @@ class SessionInput:
     #: The rows by key, suspects last, as indices; and the code of each one's key, in this order.
     order: Ints
     keys: Ints
-    closed: Ints  #: The instant through which windows were closed when each row arrived; the earliest of all if it makes no difference.
+    #: The instants through which windows were closed and shown when each row arrived; the earliest of all if it makes no difference.
+    closed: Ints
+    shown: Ints
     suspect: Bools  #: Mask of the suspects in this order.
     #: Stored fragments, and the code of each one's key.
     stored: pa.Table
@@ -148,10 +165,13 @@ class SessionInput:
         order, offsets = by_key(codes[len(stored) :], n_keys)
         keys = np.repeat(np.arange(n_keys), np.diff(offsets))
         closed = int64_of(rows.column(CLOSED).combine_chunks().fill_null(BEFORE))
-        suspect = int64_of(rows.column(TIME).combine_chunks()) < closed + stage.ahead
+        shown = closed
+        if WATERMARK_OF in stage.rows.names:
+            shown = np.minimum(int64_of(rows.column(WATERMARK_OF).combine_chunks().fill_null(BEFORE)), stage.shown)
+        suspect = int64_of(rows.column(TIME).combine_chunks()) < shown
         if suspect.any():
             order = order[np.lexsort((suspect[order], keys))]
-        return cls(rows, order, keys, closed, suspect[order], stored.select(stage.schema.names), codes[: len(stored)], n_keys)
+        return cls(rows, order, keys, closed, shown, suspect[order], stored.select(stage.schema.names), codes[: len(stored)], n_keys)
 
     @cached_property
     def numbers(self) -> Ints:
@@ -183,7 +203,9 @@ class Fragments:
     new: Bools
     suspect: Bools
     number: Ints  #: Place of its first row in the order of arrival; the earliest of all for those of the state.
-    mark: Ints  #: The instant through which windows were closed when a suspect arrived.
+    #: The instants through which windows were closed and shown when a suspect arrived.
+    mark: Ints
+    shown: Ints
     n_keys: int  #: Number of keys.
 
     @classmethod
@@ -195,13 +217,13 @@ class Fragments:
             table = pa.concat_tables([table, _lifted(stage, arrived, limits, bounds)]).combine_chunks()
         key = np.append(key, arrived.keys[bounds[:-1]])
         new, suspect = np.arange(len(table)) >= n_stored, np.zeros(len(table), np.bool_)
-        number, mark = (np.full(len(table), BEFORE, np.int64) for _ in range(2))
+        number, mark, shown = (np.full(len(table), BEFORE, np.int64) for _ in range(3))
         if len(bounds) > 1:
             firsts = arrived.order[bounds[:-1]]
             number[new], suspect[new] = np.minimum.reduceat(arrived.numbers[arrived.order], bounds[:-1]), arrived.suspect[bounds[:-1]]
-            mark[new] = arrived.closed[firsts]
+            mark[new], shown[new] = arrived.closed[firsts], arrived.shown[firsts]
         first, last = (int64_of(table.column(name).combine_chunks()) for name in (FIRST, LAST))
-        return cls(limits, table, key, first, last, new, suspect, number, mark, arrived.n_keys)
+        return cls(limits, table, key, first, last, new, suspect, number, mark, shown, arrived.n_keys)
 
     def __len__(self) -> int:
         return len(self.key)
@@ -405,7 +427,7 @@ def _joined(stage: SessionStage, fragments: Fragments) -> MergedSessions:
     """The sessions of ``fragments``, which no greatest size cuts."""
     gap, n = fragments.limits.gap, len(fragments)
     # Stored fragments are open: those that end before the instant through which windows were shown have been shown.
-    shown = ~fragments.new & (fragments.last + gap < stage.closed_before + stage.ahead)
+    shown = ~fragments.new & (fragments.last + gap < stage.shown_before)
     commits = commits_of(fragments.number)
     # Suspects that arrived together go from the latest to the earliest, so that one that joins others to an open session precedes them.
     order = np.lexsort((-fragments.first, commits, fragments.key))
@@ -417,10 +439,11 @@ def _joined(stage: SessionStage, fragments: Fragments) -> MergedSessions:
         fragments.suspect[order],
         commits[order],
         fragments.mark[order],
+        fragments.shown[order],
         fragments.revision[order],
         shown[order],
     )
-    versions, retracted, kept, node_offsets, members, accepted = sessions_of(gap, stage.ahead, stage.closed, by_arrival)
+    versions, retracted, kept, node_offsets, members, accepted = sessions_of(gap, stage.shown, stage.closed, by_arrival)
     # Parts as the kernel has them, in terms of the table.
     part = np.append(order, np.arange(n, n + len(node_offsets)))
     gone, refused = np.zeros(len(kept), np.bool_), fragments.number[order][~accepted]

@@ -62,7 +62,7 @@ from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.kernels.lift import WEIGHT, WHOLE, condition_column, int64_of, lift_runs, stored
 from windowmill.windowing.kernels.slices import along_axis, by_key, runs
 from windowmill.windowing.slicing.edges import Edges, Grid, WindowGrid, all_hopping, each_of
-from windowmill.windowing.watermark import BEFORE
+from windowmill.windowing.watermark import AFTER, BEFORE
 
 if TYPE_CHECKING:
     from windowmill.windowing.slicing.edges import CalendarGrid
@@ -334,6 +334,11 @@ class Revising:
 
     lateness: int  #: How long windows take rows after they are shown, in ticks of the axis.
     after: int  #: Only windows that end after this instant are revised.
+    closings: tuple[int, int] = (BEFORE, AFTER)  #: As of :class:`.LatenessRule`.
+
+    def closed_at(self, marks: Ints) -> Ints:
+        """The instants through which windows were closed to rows with these ``marks``, the watermarks that they found."""
+        return np.where(marks == BEFORE, BEFORE, np.clip(marks - self.lateness, *self.closings))
 
 
 @dataclass(frozen=True)

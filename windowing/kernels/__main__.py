@@ -92,7 +92,7 @@ def _sessions() -> None:
     for batch in range(2):
         closed = 8 * batch
         stage = sessions.SessionStage(
-            (), (), layout, limits, batch, closed, closed + 6, 0, None, True, read, schema, result_schema(pipeline, types)
+            (), (), layout, limits, batch, closed, closed + 6, closed, closed + 6, None, True, read, schema, result_schema(pipeline, types)
         )
         rows = [{"v": 1.0, "_time": at, "_number": at, "_closed": at + 1, "_late": True} for at in range(closed, closed + 8)]
         done = sessions.advance(stage, pa.Table.from_pylist(rows, schema=read), stored)
@@ -113,7 +113,7 @@ def _positions() -> None:
     stored: pa.Table = state.stored_schema.empty_table()
     for batch in range(2):
         clock, first = Clock(0, 8 * batch + 9, 8 * batch + 9, 8 * batch), 8 * batch
-        own = {added.CLOSED: None, added.LATE: False}
+        own = {added.WATERMARK_OF: None, added.LATE: False}
         rows = [{"v": 1.0, added.TIME: at, added.NUMBER_OF: at} | own for at in range(first, first + 8)]
         stage = PositionStage(pipeline, layout, state, batch, clock, None, True, result_schema(pipeline, types))
         done = position_batch.advance(stage, pa.Table.from_pylist(rows, schema=state.rows), stored)

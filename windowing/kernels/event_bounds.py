@@ -444,6 +444,7 @@ class FragmentColumns(NamedTuple):
     moments: Ints  #: Moment of arrival of each, or of the first row of a run; shape (n_fragments,).
     #: For a suspect, the instant through which windows were closed when it arrived: it counts if the session that it joins was open.
     marks: Ints
+    shown_through: Ints  #: For a suspect, the instant through which windows were shown when it arrived.
     revision: Ints  #: Revision number of a fragment of the state; 0 for others.
     shown: Bools  #: Mask of the fragments of the state that have been shown as they are.
 
@@ -477,17 +478,15 @@ class _Found(NamedTuple):
 
 
 @njit
-def sessions_of(gap: int, ahead: int, closed: int, fragments: FragmentColumns) -> Any:
+def sessions_of(gap: int, shown: int, closed: int, fragments: FragmentColumns) -> Any:
     """Join fragments into sessions; show sessions that the watermark passes or suspects change; O(n(1 + s)) for s open sessions.
 
     No fragment but a suspect joins a session that has been shown, so only suspects need a look at what was shown and closed before them.
 
     Parameters
     ----------
-    ahead
-        How far the instant through which windows are shown is ahead of that through which they are closed.
-    closed
-        Instant through which windows are closed after the batch.
+    shown, closed
+        Instants through which windows are shown and closed after the batch.
 
     Returns
     -------
@@ -515,22 +514,22 @@ def sessions_of(gap: int, ahead: int, closed: int, fragments: FragmentColumns) -
         for part in range(fragments.offsets[key], fragments.offsets[key + 1]):
             mark = fragments.marks[part]
             if fragments.suspect[part] and fragments.moments[part] != settled:
-                low = _settle(gap, key, low, high, mark + ahead, mark, sessions, found)
+                low = _settle(gap, key, low, high, fragments.shown_through[part], mark, sessions, found)
                 settled = fragments.moments[part]
             joined, stop = _neighbours(gap, low, high, fragments.first[part], fragments.last[part], sessions)
             if joined == stop and fragments.suspect[part] and fragments.last[part] + gap < mark:
                 accepted[part] = False
                 continue
             low, high = _join(gap, key, joined, stop, low, high, part, fragments, sessions, found)
-        low = _settle(gap, key, low, high, closed + ahead, closed, sessions, found)
+        low = _settle(gap, key, low, high, shown, closed, sessions, found)
         for slot in range(low, high):
             if sessions.fresh[slot]:
                 kept[n_kept, 0], kept[n_kept, 1], kept[n_kept, 2] = key, sessions.first[slot], sessions.last[slot] + gap
                 kept[n_kept, 3], kept[n_kept, 4] = sessions.revision[slot], _one_part(slot, sessions, found)
                 n_kept += 1
     n_versions, n_nodes, n_members, n_retracted = found.counts
-    shown, gone = found.versions[:n_versions], found.retracted[:n_retracted]
-    return shown, gone, kept[:n_kept], found.node_ends[: n_nodes + 1], found.members[:n_members], accepted
+    versions, gone = found.versions[:n_versions], found.retracted[:n_retracted]
+    return versions, gone, kept[:n_kept], found.node_ends[: n_nodes + 1], found.members[:n_members], accepted
 
 
 @njit

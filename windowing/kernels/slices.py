@@ -267,7 +267,7 @@ class SortedSlices(NamedTuple):
 
 
 @njit
-def late_windows(grid: NumberedWindows, arrived: SortedSlices, since: int, lateness: int, after: int, through: int) -> Any:
+def late_windows(grid: NumberedWindows, arrived: SortedSlices, since: int, lateness: int, most: int, after: int, through: int) -> Any:
     """The windows that each slice of late rows of the batch revises: those that hold it, had been shown when it came, and were not closed.
 
     Of rows that last those into which they reach from before their start are left out.
@@ -276,8 +276,8 @@ def late_windows(grid: NumberedWindows, arrived: SortedSlices, since: int, laten
     ----------
     since
         Slices that arrived at this moment or later are the batch's late rows.
-    lateness
-        A row with the mark m comes too late for windows that end at or before m − ``lateness``.
+    lateness, most
+        A row with the mark m comes too late for windows that end at or before m − ``lateness``, and ``most``.
     after, through
         Leaves out windows that do not end in (``after``, ``through``].
 
@@ -294,7 +294,7 @@ def late_windows(grid: NumberedWindows, arrived: SortedSlices, since: int, laten
                 if arrived.moments[late] < since or arrived.reaching[late]:
                     continue
                 mark, time = arrived.marks[late], arrived.starts[late]
-                window = first_after(grid, max(time, mark - lateness, after))
+                window = first_after(grid, max(time, min(mark - lateness, most), after))
                 while not is_listed_past(grid, window):
                     start, end = start_of(grid, window), end_of(grid, window)
                     if end > min(mark, through) or end < start:

@@ -550,14 +550,17 @@ class RevisedSlicer:
             key = int(leaves.key[row])
             replay = replay_of(key)
             if last_moment.get(key) != moments[row]:
-                emitted += [(key, revision, version) for revision, version in shown[key].resolve(replay, watermarks[row], closed[row])]
+                emitted += [
+                    (key, revision, version)
+                    for revision, version in shown[key].resolve(replay, min(watermarks[row], clock.shown), closed[row])
+                ]
                 last_moment[key] = moments[row]
             counted[row] = replay.accept(row, closed[row])
             partly[row] = self._clips and counted[row] and times.time[row] < replay.mark
         # An emitted version may be all that is left of a key; its rows stay as long as it does.
         for key in sorted({*replays, *self._marks, *self._shown}):
             replay = replay_of(key)
-            emitted += [(key, revision, version) for revision, version in shown[key].resolve(replay, clock.watermark, clock.closed)]
+            emitted += [(key, revision, version) for revision, version in shown[key].resolve(replay, clock.shown, clock.closed)]
         self._remember(leaves, replays, shown)
         for replay in replays.values():
             kept[replay.rows] = True
