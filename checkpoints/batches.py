@@ -64,6 +64,10 @@ class _Kinds(ABC):
     kept_batch: int | None = None
     spared: Sequence[int] = ()
 
+    def brings_up_to_date(self, lookup: str) -> bool:  # noqa: ARG002 - only restatements may
+        """Whether all windows reflect the version of a looked-up table that the plan reads."""
+        return False
+
     @abstractmethod
     def describe(self, *, instants: bool) -> str:
         """What the batch does, for messages; ``instants`` says whether the axis is time."""
@@ -110,7 +114,7 @@ class Plan(_Kinds):
     #: Identifies the source's commit of ``to_version``: a copy that has diverged has another mark; null if unknown.
     source_mark: str | None = None
     #: Tables that it looks up, by name of the lookup: Delta id and version, or of a folder a digest of its list of files.
-    lookups: dict[str, dict[str, Any]] = field(default_factory=dict)
+    lookups: dict[str, dict[str, Any]] = field(default_factory=dict, metadata=OPTIONAL)
     #: Name of the pipeline.
     pipeline: str = ""
     #: What the spec means, with variables as written. Shows what has changed where ``meaning`` differs.
@@ -279,16 +283,15 @@ class RestatePlan(_ReplacingPlan):
     #: Files of a folder that were delivered again, or taken away, and are read as they are now.
     files: list[str] = field(default_factory=list)
     #: Name of the lookup whose changed table decides what is recomputed; null for none.
-    lookup: str | None = None
+    lookup: str | None = field(default=None, metadata=OPTIONAL)
     #: Of looked-up tables, by name of the lookup: first and last version that published windows may not reflect.
-    lookups_changed: dict[str, list[int]] = field(default_factory=dict)
+    lookups_changed: dict[str, list[int]] = field(default_factory=dict, metadata=OPTIONAL)
 
     @property
     def found_closed(self) -> FoundClosed:
         return []
 
     def brings_up_to_date(self, lookup: str) -> bool:
-        """Whether all windows reflect the version of a looked-up table that the plan reads."""
         whole = self.range_from is None and self.range_to is None
         return whole and (self.lookup == lookup or (self.changed is None and not self.late and not self.files and self.lookup is None))
 

@@ -63,7 +63,8 @@ def status_of(verdict: str) -> Status:
 def stored(part: Plan | Outcome) -> dict[str, Any]:
     """The fields of a plan, with its action, or of an outcome, as a record has them."""
     action = {} if isinstance(part, Outcome) else {"action": part.action}
-    absent = [each.name for each in fields(part) if each.metadata.get("optional") and getattr(part, each.name) == each.default]
+    optional = [each for each in fields(part) if each.metadata.get("optional")]
+    absent = [each.name for each in optional if getattr(part, each.name) in (each.default, {})]
     return {name: value for name, value in asdict(part).items() if name not in absent} | action
 
 

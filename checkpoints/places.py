@@ -15,7 +15,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.spec import Pipeline, Source
+from windowmill.windowing.fields import Source
+from windowmill.windowing.spec import Pipeline
 
 _ESCAPE = re.compile("%[0-9A-Fa-f]{2}")
 

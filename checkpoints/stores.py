@@ -28,9 +28,10 @@ from deltalake.fs import DeltaStorageHandler
 
 from windowmill.checkpoints.places import Places, local_path, readable_path
 from windowmill.windowing.errors import LedgerError, SpecError, first_line
+from windowmill.windowing.fields import Lookup, Table
 from windowmill.windowing.paths import normalised
 from windowmill.windowing.redaction import redacted
-from windowmill.windowing.spec import Lookup, Pipeline, Table
+from windowmill.windowing.spec import Pipeline
 
 #: Scheme, as :func:`normalised` spells it -> how the environment variables begin that its client reads.
 _VARIABLES = {"s3": "AWS_", "gs": "GOOGLE_", "abfss": "AZURE_", "az": "AZURE_"}

@@ -28,7 +28,8 @@ from windowmill.checkpoints.stores import is_table, located, table_at
 from windowmill.dags.specs import identity_of
 from windowmill.jobs.conditions.truths import columns_of, read_by
 from windowmill.jobs.report.quality import read_quality
-from windowmill.windowing.spec import LookupStep, Pipeline, Table
+from windowmill.windowing.fields import LookupStep, Table
+from windowmill.windowing.spec import Pipeline
 
 #: Namespace of tables that a catalog names.
 CATALOG = "spark_catalog"

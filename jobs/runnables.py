@@ -21,7 +21,8 @@ from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.spec_checks import not_run
 from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.errors import SourceRangeGoneError, SpecError, TableUnlocatedError, UnsupportedError
-from windowmill.windowing.spec import Pipeline, Sink, Source
+from windowmill.windowing.fields import Sink, Source
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.base import SourceTable

@@ -108,7 +108,7 @@ def check_code(pipeline: Pipeline, plan: Plan) -> None:
         if name in plan.zones and _zone_digest(name, plan.now_us) != plan.zones[name]:
             raise CodeChangedError(
                 f"pipeline {pipeline.pipeline}: time zone {name} has other offsets in the time zone data of this machine "
-                f"({tzdata_version(pipeline)}) than in those that batch {plan.batch} ran with ({plan.tzdata}), so its windows might be "
+                f"({tzdata_version()}) than in those that batch {plan.batch} ran with ({plan.tzdata}), so its windows might be "
                 "inconsistent with the stored state; install those, give the pipeline a new sink and backfill it there, or, if no event "
                 "lies where they differ, run once with --accept-code"
             )
@@ -142,10 +142,8 @@ def _zone_digest(name: str, through_us: int) -> str:
     return hashlib.sha256(json.dumps(offsets).encode()).hexdigest()[:16]
 
 
-def tzdata_version(pipeline: Pipeline) -> str | None:
-    """Version of the time zone data; null if no window has a time zone."""
-    if not _zones(pipeline):
-        return None
+def tzdata_version() -> str | None:
+    """Version of the time zone data; null if it is unknown."""
     for folder in TZPATH:
         data = Path(folder) / "tzdata.zi"
         if data.is_file():

@@ -1,11 +1,11 @@
-"""Types of a spec's fields that pipelines and their windows share, and its field ``time``."""
+"""Types of a spec's fields: those that pipelines and their windows share, ``time``, tables, and the steps that rows go through."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, date, datetime
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import (
@@ -16,13 +16,18 @@ from pydantic import (
     Discriminator,
     Field,
     PlainSerializer,
+    PrivateAttr,
     Tag,
     WithJsonSchema,
     model_validator,
 )
 
 from windowmill.windowing.axis import SECOND_US, ZERO, Duration
+from windowmill.windowing.paths import checked_path
+from windowmill.windowing.redaction import redacted
 
+#: A variable of the environment in a text; its group is the name.
+VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PERCENT = re.compile(r"(\d{1,3}(?:\.\d{1,12})?)\s*%")
 _EXPECTED = "expected a percentage such as 1 %, a share from 0 to less than 1, or never"
 #: Microseconds of each unit that counts from 1970.
@@ -269,3 +274,235 @@ class Time(SpecMapping):
             return None
         tick_us = TICKS_US[self.unit or "us"] if self.integer_axis else 1
         return now_us // tick_us + (skew.ticks if skew.plain else skew.elapsed() // tick_us)
+
+
+def quoted_path(name: str) -> str:
+    """A field of a struct as Spark SQL.
+
+    >>> quoted_path("user.id")
+    '`user`.`id`'
+    """
+    return ".".join(f"`{part.replace('`', '``')}`" for part in name.split("."))
+
+
+def _only_names(options: Any) -> Any:
+    # The message must not repeat a value, which may be a secret.
+    for name, value in options.items() if isinstance(options, Mapping) else ():
+        if not isinstance(value, str) or not VARIABLE.fullmatch(value):
+            raise ValueError(f"{name}: expected the name of an environment variable, as in ${{NAME}}; a secret is never written in a spec")
+    return options
+
+
+def _own_names(columns: Any) -> Any:
+    """A list of columns as a mapping of each to itself."""
+    if isinstance(columns, list | tuple) and all(isinstance(name, str) for name in columns):
+        twice = next((name for place, name in enumerate(columns) if name in columns[:place]), None)
+        if twice is not None:
+            raise ValueError(f"the name {twice!r} is given twice")
+        return {name: name for name in columns}
+    return columns
+
+
+class Table(SpecMapping):
+    """A Delta table by path or by catalog name; exactly one of the two."""
+
+    path: Annotated[str, AfterValidator(checked_path)] | None = None
+    #: Options of delta-rs for object storage -> ``${NAME}``, the environment variable with the value.
+    storage_options: Annotated[dict[str, str], BeforeValidator(_only_names)] = {}
+    table: Annotated[str, Field(pattern=r"^[\w-]+(\.[\w-]+){0,2}$", max_length=255)] | None = None
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if (self.path is None) == (self.table is None):
+            raise ValueError(f"got {'neither' if self.path is None else 'both'}; expected either path or table")
+        return self
+
+    @property
+    def place(self) -> str:
+        """Path or name of the table, for messages, with credentials redacted."""
+        return redacted(self.path or self.table or "")
+
+
+class Sink(Table):
+    """The table that receives result rows; and, where wanted, one with the newest of them for each key and window."""
+
+    current: Annotated[str, AfterValidator(checked_path)] | None = None
+
+
+def _as_text(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    return str(value) if isinstance(value, int | float) else value
+
+
+#: Options of a Delta source, by Delta's own names.
+DELTA_OPTIONS = ("maxBytesPerTrigger", "maxFilesPerTrigger", "startingTimestamp", "startingVersion")
+#: Options of Delta's readers that the field ``changes`` replaces.
+_CHANGES_OPTIONS = ("ignoreChanges", "ignoreDeletes", "skipChangeCommits")
+
+
+class Source(Table):
+    """Where events come from: a Delta table, which is read by version, a folder of files, or topics of Kafka."""
+
+    format: str = "delta"
+    options: dict[str, Annotated[str, BeforeValidator(_as_text)]] = {}
+    filter: Condition | None = None
+    #: Treatment of versions of a Delta source that update or remove rows.
+    changes: Literal["refuse", "ignore", "restate"] = "refuse"
+
+    @model_validator(mode="after")
+    def _one_place(self) -> Self:
+        if self.format == "kafka":
+            given = next((name for name in ("path", "table", "storage_options") if getattr(self, name)), None)
+            if given is not None:
+                raise ValueError(f"{given}: a source of format kafka has none; options.subscribe names its topics")
+            return self
+        super()._one_place()  # type: ignore[operator]  # pydantic types the inherited validator as its proxy
+        unknown = next((name for name in self.options if name not in DELTA_OPTIONS), None) if self.format == "delta" else None
+        if unknown in _CHANGES_OPTIONS:
+            raise ValueError(f"options.{unknown}: unknown; set source.changes: ignore instead")
+        if unknown is not None:
+            raise ValueError(f"options.{unknown}: unknown; the options of a Delta source are {', '.join(DELTA_OPTIONS)}")
+        return self
+
+    @property
+    def place(self) -> str:
+        if self.format != "kafka":
+            return super().place
+        return redacted(f"kafka://{self.options.get('kafka.bootstrap.servers', '')}/{self.options.get('subscribe', '')}")
+
+
+class Lookup(Table):
+    """Columns of another table, taken by equal values: a Delta table, a table of a catalog, or a folder of Parquet files."""
+
+    #: Name for `windowmill restate --lookup` and messages; the last part of path or table unless given.
+    name: Annotated[str, Field(pattern=r"^[\w-]+$", max_length=63)] | None = None
+    format: Literal["delta", "parquet"] = "delta"
+    #: Columns of the rows, or fields of structs -> columns of the table; a row of the table matches if all are equal.
+    on: Annotated[dict[Column, Column], Field(min_length=1)]
+    #: Columns to take, under their own names, or new name -> column of the table; they may replace columns of the rows.
+    columns: Annotated[
+        dict[Column, Column], Field(min_length=1), BeforeValidator(_own_names, json_schema_input_type=list[str] | dict[str, str])
+    ]
+    #: Column of the table with the time from which a row of it is valid; without it no two rows may match.
+    valid_from: Column | None = None
+    #: What becomes of a row without a match: its new columns are null, or it is quarantined as ``no_match``.
+    missing: Literal["keep", "quarantine"] = "keep"
+    #: Where a table of a catalog lies, once that has been looked up.
+    _location: str | None = PrivateAttr(default=None)
+
+    @property
+    def location(self) -> str | None:
+        """Path of the table; null for a table of a catalog that has not been located."""
+        return self.path or self._location
+
+    def located_at(self, location: str) -> Lookup:
+        """The lookup in a table of a catalog that lies there."""
+        located = self.model_copy()
+        located._location = location  # noqa: SLF001 - its own class
+        return located
+
+    @model_validator(mode="after")
+    def _is_named(self) -> Self:
+        if self.format != "delta" and self.table is not None:
+            raise ValueError("table: a table of a catalog is read as Delta; give the path of the folder")
+        _refuse_twice("columns", self.columns)
+        if self.name is None:
+            last = self.path.rstrip("/").rpartition("/")[2] if self.path is not None else str(self.table).rpartition(".")[2]
+            self.__dict__["name"] = re.sub(r"[^\w-]", "_", last)[:63]
+        return self
+
+
+class SourceStep(SpecMapping):
+    """What rows of the source go through before they meet a window: computed columns, a lookup in another table, or a filter."""
+
+    #: Name -> Spark SQL over the columns that the step finds, and over those before it in the same step; it may replace one of the name.
+    columns: Annotated[dict[Column, Condition], Field(min_length=1)] | None = None
+    lookup: Lookup | None = None
+    filter: Condition | None = None
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        given = [name for name in ("columns", "lookup", "filter") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"got {' and '.join(given) or 'none'}; expected one of columns, lookup and filter")
+        _refuse_twice("columns", self.columns or ())
+        return self
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """Names of the columns that it makes."""
+        return tuple(self.columns or (() if self.lookup is None else self.lookup.columns))
+
+
+def _refuse_twice(field: str, names: Collection[str]) -> None:
+    """Refuse ``names`` of which two are the same but for case."""
+    lower = [name.lower() for name in names]
+    twice = next((name for name in names if lower.count(name.lower()) > 1), None)
+    if twice is not None:
+        raise ValueError(f"{field}: the name {twice!r} is given twice, case aside")
+
+
+class ExpressionStep(NamedTuple):
+    """One expression of a :class:`SourceStep`: it computes a column of each row, or it is a filter."""
+
+    field: str  #: Path of its field in the spec, as ``steps.0.columns.delay``.
+    column: str | None  #: Name of the column; null for a filter.
+    text: str  #: Spark SQL over one row.
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """Names of the columns that it makes."""
+        return () if self.column is None else (self.column,)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Spark SQL of what it reads of a row."""
+        return (self.text,)
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """The conditions on which it lets rows through."""
+        return (self.text,) if self.column is None else ()
+
+    def describe(self) -> str:
+        return self.text if self.column is None else f"{self.column} = {self.text}"
+
+
+class LookupStep(NamedTuple):
+    """A :class:`Lookup` of a :class:`SourceStep`."""
+
+    field: str  #: Path of its field in the spec, as ``steps.0.lookup``.
+    lookup: Lookup
+    time: Time  #: The axis of event times.
+    source: Source | None = None  #: Says how texts are times.
+    table: Any = None  #: The table in a version, as :mod:`windowmill.jobs.sources.lookups` opens it; null for the newest one.
+
+    @property
+    def makes(self) -> tuple[str, ...]:
+        """Names of the columns that it makes."""
+        return tuple(self.lookup.columns)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """Spark SQL of what it reads of a row."""
+        time = () if self.lookup.valid_from is None else (quoted_path(self.time.column),)
+        return (*map(quoted_path, self.lookup.on), *time)
+
+    @property
+    def filters(self) -> tuple[str, ...]:
+        """The conditions on which it lets rows through."""
+        return ()
+
+    def describe(self) -> str:
+        own = self.lookup
+        columns = ", ".join(name if name == theirs else f"{name} = {theirs}" for name, theirs in own.columns.items())
+        on = " and ".join(f"{theirs} = {ours}" for ours, theirs in own.on.items())
+        valid = "" if own.valid_from is None else f", valid from {own.valid_from} as of {self.time.column}"
+        return f"{columns} of {own.place} where {on}{valid}"
+
+
+#: One thing that rows go through; :mod:`windowmill.jobs.sources.row_steps` has what each kind does.
+RowStep = ExpressionStep | LookupStep

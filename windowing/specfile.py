@@ -22,9 +22,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.fields import VARIABLE
 from windowmill.windowing.paths import MAX_BYTES, read_small
 from windowmill.windowing.redaction import as_written, holds_credentials, holds_secret, names_secret, redacted
-from windowmill.windowing.spec import FIELDS_OF_VARIABLES, VARIABLE, VARIABLES, Pipeline
+from windowmill.windowing.spec import FIELDS_OF_VARIABLES, VARIABLES, Pipeline
 from windowmill.windowing.windows.base import TYPES
 
 #: Fields within fields; a spec has six levels.

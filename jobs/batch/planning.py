@@ -259,6 +259,7 @@ def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, versions: Ve
     """The fields of :class:`Plan` that runs and backfills have in common."""
     last = ledger.last_commit
     outcome, now_us = last.outcome if last else None, time.time_ns() // 1_000
+    zones = user_code.zone_digests(pipeline, now_us)
     return {
         "batch": ledger.count,
         "attempt": uuid.uuid4().hex[:12],
@@ -278,8 +279,8 @@ def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, versions: Ve
         "shown": outcome.shown if outcome else None,
         "windowmill": distribution_version("windowmill"),
         "modules": user_code.module_digests(pipeline),
-        "tzdata": user_code.tzdata_version(pipeline),
-        "zones": user_code.zone_digests(pipeline, now_us),
+        "tzdata": user_code.tzdata_version() if zones else None,
+        "zones": zones,
     } | ({"lookups": _lookups().pins_of(pipeline)} if pipeline.steps and pipeline.lookups else {})
 
 

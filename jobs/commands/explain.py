@@ -31,10 +31,11 @@ from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import caveat_of
 from windowmill.jobs.spec_checks import import_from_here, shifted_dates
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
+from windowmill.windowing.fields import Lookup
 from windowmill.windowing.layouts import StateLayout
 from windowmill.windowing.planner import PipelinePlan, WindowPlan, plan
 from windowmill.windowing.redaction import redacted
-from windowmill.windowing.spec import Lookup, Pipeline
+from windowmill.windowing.spec import Pipeline
 
 _LEAVES: Mapping[StateLayout, str] = {
     "slices": "slices",

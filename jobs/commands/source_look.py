@@ -36,10 +36,9 @@ from windowmill.windowing.columnar.added_columns import REASON, UNREAD
 from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.columnar.positions import PositionState
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, SourceSchemaError, SpecError, no_column
-from windowmill.windowing.fields import percentage
+from windowmill.windowing.fields import Source, percentage
 from windowmill.windowing.layouts import check_strict, divide
 from windowmill.windowing.registry import resolve
-from windowmill.windowing.spec import Source
 
 if TYPE_CHECKING:
     from windowmill.windowing.spec import Pipeline

@@ -15,7 +15,8 @@ from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.spark_files import judged
 from windowmill.jobs.spark.access import frame_of
 from windowmill.jobs.spark.session import shipment_of, spark_session
-from windowmill.windowing.spec import Pipeline, SourceStep
+from windowmill.windowing.fields import SourceStep
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.spark.access import DataFrame

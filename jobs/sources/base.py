@@ -16,8 +16,9 @@ from windowmill.checkpoints.places import Places
 from windowmill.jobs.sources.options import FOLDER_OPTIONS, KAFKA_OPTIONS, common_problems, folder_problems, kafka_problems
 from windowmill.jobs.sources.unusable_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceError, UnsupportedError
+from windowmill.windowing.fields import DELTA_OPTIONS, Source
 from windowmill.windowing.registry import Registry, resolve
-from windowmill.windowing.spec import DELTA_OPTIONS, Pipeline, Source
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -36,8 +36,7 @@ from windowmill.windowing.errors import SourceError, SourceFeatureError, SourceM
 
 if TYPE_CHECKING:
     from windowmill.jobs.spark.access import DataFrame, SparkSession
-    from windowmill.windowing.fields import Time
-    from windowmill.windowing.spec import Source
+    from windowmill.windowing.fields import Source, Time
 
 #: Delta cuts instants to milliseconds.
 CUT_US = 999

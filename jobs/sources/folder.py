@@ -38,7 +38,8 @@ from windowmill.windowing.errors import SourceError, SourceFileError, SourceMiss
 if TYPE_CHECKING:
     from windowmill.checkpoints.batches import Plan
     from windowmill.jobs.spark.access import DataFrame, SparkSession
-    from windowmill.windowing.spec import Pipeline, Source
+    from windowmill.windowing.fields import Source
+    from windowmill.windowing.spec import Pipeline
 
 #: Number of files whose rows are counted before any of them is planned; and of those counted at once, as most of the time is waiting.
 _COUNTED_AT_A_TIME, _COUNTED_AT_ONCE = 256, 16

@@ -23,7 +23,8 @@ from windowmill.jobs.sources.text_files import OpenText, json_object, text_form,
 from windowmill.jobs.sources.text_values import TextTimes, guessed
 from windowmill.windowing.columnar.results import result_types
 from windowmill.windowing.errors import SourceError
-from windowmill.windowing.spec import Pipeline, Source
+from windowmill.windowing.fields import Source
+from windowmill.windowing.spec import Pipeline
 
 #: Files from which columns are found: the first and the last ones, and rows of each.
 _SAMPLED_FILES, _SAMPLED_ROWS = 8, 100_000

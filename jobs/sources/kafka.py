@@ -39,12 +39,13 @@ from windowmill.windowing.errors import (
     SpecError,
     UnsupportedError,
 )
-from windowmill.windowing.spec import VARIABLE
+from windowmill.windowing.fields import VARIABLE
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.plain_files import Form
     from windowmill.jobs.spark.access import DataFrame, SparkSession
-    from windowmill.windowing.spec import Pipeline, Source
+    from windowmill.windowing.fields import Source
+    from windowmill.windowing.spec import Pipeline
 
 
 try:

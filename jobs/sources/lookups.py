@@ -20,7 +20,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import arrow_udf
 
-from windowmill.checkpoints.batches import Batch, RestatePlan, digest_of
+from windowmill.checkpoints.batches import Batch, digest_of
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs import json_lines
 from windowmill.jobs.conditions.evaluated import OutsideError, name_of
@@ -46,8 +46,8 @@ from windowmill.windowing.errors import (
     UnsupportedError,
     no_column,
 )
-from windowmill.windowing.fields import Time
-from windowmill.windowing.spec import Lookup, LookupStep, Pipeline, Source, quoted_path
+from windowmill.windowing.fields import Lookup, LookupStep, Source, Time, quoted_path
+from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -207,7 +207,7 @@ def versions_since(
         raise SpecError(f"--lookup: pipeline {pipeline.pipeline} has no lookup {name!r}; its lookups: {known}")
     for each, pin in pins.items() if name is None else ((name, pins[name]),):
         read = [batch.plan for batch in batches if each in batch.plan.lookups]
-        whole = [place for place, plan in enumerate(read) if isinstance(plan, RestatePlan) and plan.brings_up_to_date(each)]
+        whole = [place for place, plan in enumerate(read) if plan.brings_up_to_date(each)]
         before = [plan.lookups[each] for plan in read[max(whole, default=0) :]]
         if "version" not in pin or any(other.get("id") != pin["id"] for other in before):
             why = "is a folder of files" if "version" not in pin else "is in another table now than when batches looked it up"

@@ -15,11 +15,11 @@ from windowmill.checkpoints.quoting import backquoted
 from windowmill.jobs.instants import PatternError, pattern_of
 from windowmill.windowing.columnar.added_columns import CORRUPT
 from windowmill.windowing.errors import SourceSchemaError, SpecError
+from windowmill.windowing.fields import VARIABLE
 from windowmill.windowing.redaction import names_secret
-from windowmill.windowing.spec import VARIABLE
 
 if TYPE_CHECKING:
-    from windowmill.windowing.spec import Source
+    from windowmill.windowing.fields import Source
 
 #: Options of the formats whose values are texts, by Spark's names.
 TIME_OPTIONS = ("dateFormat", "timestampFormat")

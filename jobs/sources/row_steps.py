@@ -24,8 +24,9 @@ from windowmill.jobs.conditions.truths import read_by, whole
 from windowmill.jobs.sources.unusable_rows import BAD_COLUMN, BAD_CONDITION, SHOWN, failure_of, unread_text
 from windowmill.windowing.columnar.added_columns import CORRUPT, UNREAD
 from windowmill.windowing.errors import SourceSchemaError, SpecError, no_column
+from windowmill.windowing.fields import ExpressionStep, LookupStep, RowStep, quoted_path
 from windowmill.windowing.registry import resolve
-from windowmill.windowing.spec import ExpressionStep, LookupStep, Pipeline, RowStep, quoted_path
+from windowmill.windowing.spec import Pipeline
 
 #: Beginnings of the paths of fields in which a column has a type of its own: as a text, 9 comes after 10.
 _TYPED = ("aggregates.", "windows.", "time.tie_break.")

@@ -39,8 +39,8 @@ from windowmill.jobs.spark.access import UNESCAPED, access_to, frame_of, map_in_
 from windowmill.jobs.spark.spark_settings import ABSOLUTE, full_path, literal_path, reader_options, spark_path
 from windowmill.windowing.columnar.added_columns import FAILED, FILE, REASON, ROW, TIME, UNREAD, UNTIL_OF, URI, VERSION
 from windowmill.windowing.errors import SourceSchemaError
+from windowmill.windowing.fields import ExpressionStep, LookupStep
 from windowmill.windowing.registry import resolve
-from windowmill.windowing.spec import ExpressionStep, LookupStep
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession

@@ -42,7 +42,7 @@ from windowmill.jobs.sources.text_values import ISO, MAY_BE_LONG, TextTimes, Wri
 from windowmill.jobs.sources.unusable_rows import ExpectedColumns, unread_of
 from windowmill.windowing.columnar.added_columns import UNREAD
 from windowmill.windowing.errors import SourceFileError
-from windowmill.windowing.spec import Source
+from windowmill.windowing.fields import Source
 
 if TYPE_CHECKING:
     from windowmill.jobs.sources.base import PlainFile

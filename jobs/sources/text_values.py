@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from windowmill.jobs.instants import PATTERN, instants_or_null, pattern_of
 
 if TYPE_CHECKING:
-    from windowmill.windowing.spec import Source
+    from windowmill.windowing.fields import Source
 
 
 _ISO_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"

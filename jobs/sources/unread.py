@@ -14,7 +14,8 @@ from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable, open_source, probe_source, shared_identity
 from windowmill.jobs.sources.reading import starting_version
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, WindowmillError
-from windowmill.windowing.spec import Pipeline, Source
+from windowmill.windowing.fields import Source
+from windowmill.windowing.spec import Pipeline
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from openlineage.client.serde import Serde
 from tests.airflow.test_rulings import RULE, land
 from windowmill.dags.lineage import _columns, _name
 from windowmill.dags.operators import MicroBatchOperator, QualityReportOperator
-from windowmill.windowing.spec import Table
+from windowmill.windowing.fields import Table
 from windowmill.windowing.specfile import parse_pipeline
 
 pytestmark = [pytest.mark.dag, pytest.mark.usefixtures("commands_here")]

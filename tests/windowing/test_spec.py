@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from windowmill.windowing.axis import DAY_US, Duration
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.spec import Pipeline, Table
+from windowmill.windowing.fields import Table
+from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline, parse_yaml
 
 MINIMAL = """\

@@ -15,7 +15,7 @@ from deltalake import Schema
 
 from windowmill.plugins import AddedFile, LoggedVersion, Reading, SourceKind, SourceTable, register_source
 from windowmill.windowing.errors import SourceError, SourceRangeGoneError
-from windowmill.windowing.spec import Source
+from windowmill.windowing.fields import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
