@@ -24,7 +24,17 @@ from examples.flights.local_airflow import REPOSITORY, STOP_SECONDS, AirflowErro
 from examples.flights.local_cluster import ClusterError, LocalCluster, spark_environment
 from examples.flights.local_server import LocalServer, ServerError
 from examples.flights.recompute import compare
-from examples.flights.results import agreement_line, batches_table, places_lines, published_rows, spark_tasks, told, worst_days
+from examples.flights.results import (
+    agreement_line,
+    batches_table,
+    current_rows,
+    places_lines,
+    published_rows,
+    spark_tasks,
+    told,
+    worst_days,
+    worst_now,
+)
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.pools import create_pools
 from windowmill.windowing.errors import WindowmillError
@@ -207,6 +217,7 @@ def show_result(last_day: date) -> bool:
     ledger, rows = Ledger.open(pipeline), published_rows(pipeline)
     console.print()
     console.print(worst_days(rows))
+    console.print(worst_now(current_rows(pipeline)))
     console.print(batches_table(ledger, rows.num_rows))
     agreement = compare(rows, after=BACKFILL[0], last_day=last_day)
     good = agreement.holds and spark_tasks(ledger) > 0

@@ -37,10 +37,28 @@ limit 10
 """
 
 
+# What a dashboard would ask: the newest row of each key needs no search for it.
+_NOW = """
+select origin, carrier, mean_delay, share_late, max_delay, coalesce(worst_to, 'unknown')
+from rows
+where "window" = 'last_100' and flights = 100
+order by share_late desc, origin, carrier
+limit 5
+"""
+
+
 def published_rows(pipeline: Pipeline) -> pa.Table:
     """All rows of the pipeline's sink, with instants as UTC without a zone."""
-    sink = DeltaTable(pipeline.sink.place if pipeline.sink else "")
-    rows = pa.table(QueryBuilder().register("sink", sink).execute("select * from sink").read_all())
+    return _rows_of(pipeline.sink.place if pipeline.sink else "")
+
+
+def current_rows(pipeline: Pipeline) -> pa.Table:
+    """The newest row of each key and window, from the table that the pipeline keeps of them."""
+    return _rows_of(str(pipeline.sink.current) if pipeline.sink else "")
+
+
+def _rows_of(place: str) -> pa.Table:
+    rows = pa.table(QueryBuilder().register("rows", DeltaTable(place)).execute("select * from rows").read_all())
     return rows.cast(pa.schema([field.with_type(_plain(field.type)) for field in rows.schema]))
 
 
@@ -53,6 +71,18 @@ def worst_days(rows: pa.Table) -> Table:
         database.register("rows", rows)
         for origin, carrier, until, flights, mean, longest, flight in database.execute(_WORST_DAYS).fetchall():
             table.add_row(origin, carrier, until, str(flights), f"{mean:.1f} min", f"{longest} min", flight)
+    return table
+
+
+def worst_now(rows: pa.Table) -> Table:
+    """The five airports and carriers with the most late flights among their last hundred, of the ``rows`` of now."""
+    table = _table("Now: the most late flights among the last hundred of an airport and carrier")
+    for name in ("airport", "carrier", "mean delay", "late", "longest", "to"):
+        table.add_column(name, justify="right" if name in ("mean delay", "late", "longest") else "left", no_wrap=True)
+    with duckdb.connect() as database:
+        database.register("rows", rows)
+        for origin, carrier, mean, late, longest, place in database.execute(_NOW).fetchall():
+            table.add_row(origin, carrier, f"{mean:.1f} min", f"{late:.0%}", f"{longest} min", place)
     return table
 
 

@@ -52,7 +52,8 @@ aggregates:
   orders: {{count: "*"}}
   revenue: {{sum: amount}}
   largest: {{max: amount}}
-sink: {{path: "{folder}/shop_orders"}}
+# All rows; and the newest of each shop and window, which a dashboard reads by a plain SELECT.
+sink: {{path: "{folder}/shop_orders", current: "{folder}/shop_orders_now"}}
 expectations:
   - type: expect_column_values_to_be_between
     column: largest
@@ -100,6 +101,8 @@ every window that it belongs to. It is not lost: it is in the quarantine table, 
 
 Rows read = rows applied + rows quarantined, in every batch. Longer disorder or lateness would have waited for n4 and s4, and published
 everything later.
+
+shop_orders_now is the table for a dashboard: it has the newest row of each shop and window, by the same record as the batch.
 """
 _HELD = """
 An order of 480.00 breaks the rule that no order is above 200, and the rule is critical: the command ends with exit code {code} and
@@ -214,6 +217,7 @@ def _first_windows(pipeline: Pipeline, spec: Path) -> TutorialStep:
 def _late_rows(pipeline: Pipeline, spec: Path) -> TutorialStep:
     batch = _run(pipeline, deliver=1)
     rows = {"orders that arrived": _arrived(1), "rows published": _published(pipeline, batch), "rows quarantined": _quarantined(pipeline)}
+    rows["rows of shop_orders_now"] = _current_rows(pipeline)
     return TutorialStep("Late rows", _LATE_ROWS, f"windowmill run {spec}", _numbers(batch), rows)
 
 
@@ -280,9 +284,19 @@ def _published(pipeline: Pipeline, batch: CommittedBatch) -> list[dict[str, Any]
 
 
 def _sink_rows(pipeline: Pipeline, where: str = "") -> list[dict[str, Any]]:
-    names = ", ".join(f'"{name}"' for name in _COLUMNS)
     assert pipeline.sink is not None
-    return list(query(table_at(pipeline.sink.place), f'SELECT {names} FROM t {where} ORDER BY window_end, "window", shop').to_pylist())
+    return _rows(pipeline.sink.place, where)
+
+
+def _current_rows(pipeline: Pipeline) -> list[dict[str, Any]]:
+    assert pipeline.sink is not None
+    rows = _rows(str(pipeline.sink.current))
+    return [row | {"window_end": _time(row["window_end"])} for row in rows]
+
+
+def _rows(place: str, where: str = "") -> list[dict[str, Any]]:
+    names = ", ".join(f'"{name}"' for name in _COLUMNS)
+    return list(query(table_at(place), f'SELECT {names} FROM t {where} ORDER BY window_end, "window", shop').to_pylist())
 
 
 def _quarantined(pipeline: Pipeline) -> list[dict[str, Any]]:
