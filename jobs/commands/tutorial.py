@@ -52,7 +52,7 @@ aggregates:
   orders: {{count: "*"}}
   revenue: {{sum: amount}}
   largest: {{max: amount}}
-# All rows; and the newest of each shop and window, which a dashboard reads by a plain SELECT.
+# All rows, and the newest of each shop and window for a plain SELECT.
 sink: {{path: "{folder}/shop_orders", current: "{folder}/shop_orders_now"}}
 expectations:
   - type: expect_column_values_to_be_between
