@@ -184,7 +184,7 @@ class DeltaRsCommitter:
 
 def beyond_delta_rs(role: str, table: DeltaTable | None, changes: Changes) -> str | None:
     """Why delta-rs cannot commit ``changes`` to the ``table`` of this role, null for one that does not exist; null if it can."""
-    schema = None if role == "current" else changes.schema  # its columns are replaced with its rows
+    schema = None if role in ("current", "held") else changes.schema  # their columns are replaced with their rows
     if table is None:
         return "names of its columns need column mapping" if schema is not None and names_need_mapping(role, schema) else None
     features, metadata = Features.of(table), table.metadata()

@@ -629,7 +629,8 @@ def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]
     """The settings that differ, each with the old and the new value."""
     for path in _SETTINGS:
         if setting_of(before, *path) != setting_of(now, *path):
-            old, new = (reduce(lambda held, name: held.get(name, _ABSENT), path, meaning) for meaning in (before, now))
+            *fields, last = path
+            old, new = (reduce(lambda held, name: held.get(name, {}), fields, meaning).get(last, _ABSENT) for meaning in (before, now))
             yield f"{'.'.join(path)} was {_shown(old)} and is {_shown(new)}"
 
 
