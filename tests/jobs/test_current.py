@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -376,14 +377,10 @@ def test_every_reader_of_delta_tables_reads_it(tmp_path):
     sql = pa.table(QueryBuilder().register("t", DeltaTable(place)).execute(f"SELECT {', '.join(columns)} FROM t").read_all())
     assert sorted(sql.to_pylist(), key=repr) == rows
     assert sorted(DeltaTable(place).to_pyarrow_dataset().to_table(columns=columns).to_pylist(), key=repr) == rows
-    import duckdb
-
     scanned = DeltaTable(place).to_pyarrow_dataset()
     found = duckdb.sql('SELECT k, "window", n, total FROM scanned').to_arrow_table()
     assert scanned.count_rows() == len(rows) == len(found)
     assert sorted(found.to_pylist(), key=repr) == rows
-    polars = pytest.importorskip("polars")
-    assert sorted(polars.read_delta(place).select(columns).to_dicts(), key=repr) == rows
 
 
 def test_the_oldest_and_newest_windows_are_found_in_few_files(tmp_path, monkeypatch):
