@@ -239,6 +239,8 @@ def next_restatement(
         changes = _lookups().versions_since(runnable.pipeline, lookup, effective_batches(ledger.batches()), fields.get("lookups", {}))
         if lookup is not None and lookup not in changes:
             return None
+        if lookup is not None:
+            changes |= _lookups().versions_since(runnable.pipeline, None, effective_batches(ledger.batches()), fields["lookups"])
     plan = RestatePlan(
         **fields,
         seen=last.outcome.seen,

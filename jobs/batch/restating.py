@@ -330,6 +330,8 @@ def touched_rows(
         parts += [counting.split(file, _usable(part))[1].select(columns) for file, part in every]
         taken = (before - counting.left).keys()
     empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
+    if len(plan.lookups_changed) > 1:  # rows have had values of each together with those of the others
+        return None, taken
     try:
         parts += _looking_up_changes(pipeline, rows, plan, columns)
     except SourceRangeGoneError:  # what has changed in the table is no longer known

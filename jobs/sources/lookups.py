@@ -94,7 +94,7 @@ class LookupTable:
     @property
     def _identity(self) -> tuple[Any, ...]:
         files = tuple((file.path, file.size_bytes) for file in self.files)
-        return self.source.path, self.source.table_id, self.source.version, files, None if self.rows is None else id(self.rows)
+        return self.source.path, *self.pin.values(), files, None if self.rows is None else id(self.rows)
 
     @property
     def types(self) -> Mapping[str, pa.DataType]:
@@ -235,6 +235,9 @@ def with_each_value(pipeline: Pipeline, name: str, changed: Sequence[int]) -> tu
     table: LookupTable = pipeline.table_of(name) or opened(lookup)
     wanted = list(dict.fromkeys([*lookup.on.values(), *lookup.columns.values(), *([lookup.valid_from] if lookup.valid_from else [])]))
     rows = TableRows(table.source, tuple(wanted), _only_here)
+    nested = next((each for each in wanted if pa.types.is_nested(rows.types[each])), None)
+    if nested is not None:
+        raise SourceRangeGoneError(f"lookup {name}: column {nested!r} holds nested values, of which it is not known what has changed")
     first, last = changed
     appended = [each for each in table.source.versions(first - 1, last) if each.added and not each.changes]
     parts = [changed_rows(rows, first, last, wanted), *(appended_rows(rows, each, wanted) for each in appended)]

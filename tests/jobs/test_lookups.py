@@ -428,6 +428,39 @@ def test_a_row_that_goes_takes_with_it_what_it_looked_up_before_the_table_change
     ]
 
 
+@pytest.mark.parametrize("chained", [False, True])
+def test_two_tables_that_have_changed_are_taken_up_together(tmp_path, monkeypatch, chained):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    write_deltalake(tmp_path / "a", pa.table({"code": ["1"], "x": ["x1"]}))
+    write_deltalake(tmp_path / "b", pa.table({"x": ["x1", "x2"] if chained else ["1", "2"], "region": ["old", "other"]}))
+    rows = [{"at": day(at), "code": "1"} for at in (0, 0.1, 9)]
+    write_deltalake(tmp_path / "source", pa.Table.from_pylist(rows, pa.schema([("at", pa.timestamp("us", "UTC")), ("code", pa.string())])))
+    steps = [
+        {"lookup": {"path": str(tmp_path / "a"), "on": {"code": "code"}, "columns": ["x"]}},
+        {"lookup": {"path": str(tmp_path / "b"), "on": {"x" if chained else "code": "x"}, "columns": ["region"]}},
+    ]
+    windows = [{"name": "days", "type": "tumbling", "size": "1 day"}]
+    pipeline = parse_pipeline(a_spec(tmp_path, {}, steps=steps, keys=["x", "region"], aggregates={"n": {"count": "*"}}, windows=windows))
+    loop.run(pipeline, quiet())
+    DeltaTable(tmp_path / "a").update(updates={"x": "'x2'"})
+    DeltaTable(tmp_path / "b").update(predicate="region = 'old'", updates={"region": "'new'"})
+    loop.restate(pipeline, quiet(), lookup="a")
+    loop.restate(pipeline, quiet(), lookup="b")
+    found = sorted(DeltaTable(tmp_path / "sink").to_pyarrow_table().to_pylist(), key=lambda row: row["revision"])
+    shown = {(row["x"], row["region"]): row["retracted"] for row in found}
+    assert {key for key, retracted in shown.items() if not retracted} == {("x2", "other" if chained else "new")}
+
+
+def test_a_folder_that_is_looked_up_is_read_again_where_a_file_has_changed(tmp_path):
+    (tmp_path / "places").mkdir()
+    pipeline = parse_pipeline(a_spec(tmp_path, {"format": "parquet", "on": {"code": "code"}, "columns": ["region"]}))
+    rows = pa.table({"at": pa.array([day(1)], pa.timestamp("us", "UTC")), "code": ["1"]})
+    for region in ("old", "new"):
+        pq.write_table(pa.table({"code": ["1"], "region": [region]}), tmp_path / "places" / "a.parquet")
+        steps = RowSteps.of(pipeline, {field.name: field.type for field in rows.schema})
+        assert steps.over(rows).column("region").to_pylist() == [region]
+
+
 @pytest.mark.spark
 def test_verification_excuses_only_windows_of_what_has_changed(tmp_path, spark):
     places = [{"code": f"p{n}", "kind": 1, "region": f"r{n}", "seats": 1, "since": None} for n in range(4)]
