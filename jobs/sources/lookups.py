@@ -239,8 +239,11 @@ def with_each_value(pipeline: Pipeline, name: str, changed: Sequence[int]) -> tu
     if nested is not None:
         raise SourceRangeGoneError(f"lookup {name}: column {nested!r} holds nested values, of which it is not known what has changed")
     first, last = changed
-    appended = [each for each in table.source.versions(first - 1, last) if each.added and not each.changes]
-    parts = [changed_rows(rows, first, last, wanted), *(appended_rows(rows, each, wanted) for each in appended)]
+    try:
+        appended = [each for each in table.source.versions(first - 1, last) if each.added and not each.changes]
+        parts = [changed_rows(rows, first, last, wanted), *(appended_rows(rows, each, wanted) for each in appended)]
+    except NotPlainError as err:  # as of a column whose type has changed
+        raise SourceRangeGoneError(f"lookup {name}: rows of versions {first} to {last} cannot be compared ({err})") from err
     found, keys = pa.concat_tables(parts), list(lookup.on.values())
     since = None
     if lookup.valid_from is not None and found.num_rows:
