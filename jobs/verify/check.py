@@ -46,7 +46,7 @@ from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.lookups import pins_of, versions_since
 from windowmill.jobs.sources.table_rows import queried
-from windowmill.jobs.sources.unusable_rows import EventTimes
+from windowmill.jobs.sources.unusable_rows import TOO_LATE, EventTimes
 from windowmill.jobs.spark import launch
 from windowmill.jobs.spark.access import DataFrame, SparkSession, access_to, frame_of
 from windowmill.jobs.spark.session import shipment_of, spark_session
@@ -86,8 +86,8 @@ _NO_WATERMARK = "the end of an interval is its watermark, which the source does 
 _OF_EARLIER_SPEC = "an earlier spec published them"
 _TOO_MANY = f"rows of their keys are more than {MAX_ROWS:,}, too many for the reference engine; keys with fewer rows are compared"
 _UNKNOWN_ORDER = (
-    "rows came late, and since then files of the source were rewritten, or windows were recomputed in which no row is late, so which "
-    "windows count them is not known"
+    "rows came late, and since then files of the source were rewritten, settings of time have changed, or windows were recomputed in which "
+    "no row is late, so which windows count them is not known"
 )
 #: Rows that differ whose texts are kept in the quality table or named, and files that a query leaves out by name.
 _EXAMPLES, _FILES_NAMED = 5, 20
@@ -156,8 +156,8 @@ def verify(
     chosen, lacking = _of_this_spec(drawn, ledger, comparison)
     plain = Plain(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000)
     late = sum(batch.counts.rows_late for batch in committed if batch.plan.builds_state) > 0
-    # A backfill from the table counts rows that are in quarantine because they came too late.
-    late = late or ("too_late" in plain.refused and any(plan.range is not None and plan.snapshot is not None for plan in plans))
+    # Windows that were read again may count rows that are in quarantine because they came too late.
+    late = late or (files.counts_late and TOO_LATE in plain.refused)
     changes = _LookupChanges.of(runnable.pipeline, source, committed, progress) if runnable.pipeline.lookups else None
     comparing = _Comparing(plain, chosen, lacking, comparison, late, changes, progress)
     if chosen.rows:

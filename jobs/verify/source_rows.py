@@ -29,6 +29,7 @@ from windowmill.jobs.sources.plain_files import NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, batches_of
 from windowmill.jobs.sources.spark_files import read_rows, truth
 from windowmill.jobs.sources.table_rows import Live, left, live_rows, queried
+from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.access import frame_of
 from windowmill.jobs.spark.spark_settings import reader_options, spark_path
 from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME, UNTIL_OF
@@ -61,6 +62,14 @@ class SourceFiles:
     commits: Sequence[int | None]
     order_known: bool  #: Whether all commits that matter are known.
     changed: Sequence[tuple[int, str]] = ()  #: Versions since the pipeline began that changed rows, with their operation.
+    #: Whether windows were computed from the source again, which may count rows that are in quarantine because they came too late.
+    counts_late: bool = False
+
+    @property
+    def judges_late(self) -> bool:
+        """Whether the order of arrival decides which windows count rows that came too late."""
+        # A row that deletion vectors have removed from a file that stays may have moved the watermark.
+        return self.counts_late and self.order_known and not self.source.deletion_vectors
 
     @classmethod
     def of(cls, pipeline: Pipeline, source: SourceTable, plans: Sequence[Plan]) -> SourceFiles:
@@ -68,6 +77,9 @@ class SourceFiles:
         building = [plan for plan in plans if plan.builds_state]
         first, through = building[0], building[-1].to_version
         snapshot = max(first.from_version, -1 if first.snapshot is None else first.snapshot)
+        # A backfill in the order of arrival refuses the rows that runs have refused, unless the settings of time have changed.
+        otherwise = judged_otherwise(pipeline, building)
+        counts_late = any(plan.fills or (plan.range and plan.rereads and (plan.snapshot is not None or otherwise)) for plan in plans)
         present = source.snapshot(source.version)
         try:
             versions = list(source.versions(snapshot, source.version))
@@ -75,7 +87,7 @@ class SourceFiles:
         except SourceRangeGoneError:
             if first.from_version >= 0:
                 raise
-            return cls(pipeline, source, building, present, present, [None] * len(present), order_known=False)
+            return cls(pipeline, source, building, present, present, [None] * len(present), order_known=False, counts_late=counts_late)
         brought = {file.path: version.version for version in versions if not version.changes for file in version.added}
         read = [file for file in present if file.path not in before and brought.get(file.path, -1) <= through]
         held = {file.path for file in present}
@@ -84,7 +96,7 @@ class SourceFiles:
         # A restatement, or a backfill from the rows of now, has judged no row as late.
         rebuilt = any(plan.snapshot not in (None, first.snapshot) for plan in plans)
         # Which rows were late is known by the settings of now alone.
-        rebuilt = rebuilt or judged_otherwise(pipeline, building)
+        rebuilt = rebuilt or otherwise
         return cls(
             pipeline,
             source,
@@ -94,6 +106,7 @@ class SourceFiles:
             [brought.get(file.path) for file in read],
             order_known=known and not rebuilt,
             changed=[(version.version, version.operation) for version in versions if version.changes],
+            counts_late=counts_late,
         )
 
     def overlapping(self, windows: Sequence[Span]) -> list[int]:
@@ -287,7 +300,7 @@ class LocalReader:
 #: Instant through which windows were closed to a row; null if none were. Text by which a row is found in the quarantine.
 CLOSED, TEXT = "_closed_through", "_text"
 #: Reasons of rows that are usable by themselves.
-_REFUSED = ("too_late", "future_time")
+_REFUSED = (TOO_LATE, "future_time")
 _PLACE = "_place_of_file"
 
 
@@ -318,7 +331,7 @@ class RereadRows:
     @cached_property
     def local(self) -> LocalReader:
         """Reads rows in this process, as far as Arrow can."""
-        return LocalReader(self.runnable, self.files, self.now_us, frozenset(self.refused))
+        return LocalReader(self.runnable, self.files, self.now_us, self._kept_out)
 
     @property
     def pipeline(self) -> Pipeline:
@@ -351,15 +364,20 @@ class RereadRows:
         found = queried(table_at(place), {"reason": pa.string()}, f"reason IN ({reasons})", {"reason": "reason"})
         return {reason for rows in found for reason in rows.column("reason").unique().to_pylist()}
 
+    @property
+    def _kept_out(self) -> frozenset[str]:
+        """Reasons for which rows in quarantine are left out; those that came too late are judged again where windows may count them."""
+        return frozenset(self.refused - {TOO_LATE} if self.files.judges_late else self.refused)
+
     @cached_property
     def quarantined(self) -> DataFrame | None:
         """Texts of the rows that were usable by themselves and were not applied, with the reason; null if there are none."""
-        if not self.refused:
+        if not self._kept_out:
             return None
         place = self.runnable.places.quarantine
         table = self.spark.read.format("delta").options(**reader_options(place)).load(spark_path(place))
         row = F.from_json("row", self._struct.struct)
-        table = table.where(F.col("reason").isin(*_REFUSED)).select(row.alias("_row_of"), "reason")
+        table = table.where(F.col("reason").isin(*self._kept_out)).select(row.alias("_row_of"), "reason")
         return table.select("_row_of.*", "reason").select(_text_of(self.columns).alias(TEXT), "reason")
 
     def arrival(self, windows: Sequence[Span], *, surveyed: bool) -> Arrival | None:

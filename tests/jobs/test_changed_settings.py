@@ -26,6 +26,7 @@ from windowmill.windowing.specfile import parse_pipeline
 TENS = {"name": "tens", "type": "tumbling", "size": 10}
 VISITS = {"name": "visits", "type": "session", "gap": 4}
 SPANS = {"name": "spans", "type": "snapshot"}
+LAST_3 = {"name": "last_3", "type": "sliding", "evict": {"count": 3}, "trigger": {"count": 1}}
 PAIRS = {"name": "pairs", "type": "tumbling", "evict": {"count": 2}}
 
 
@@ -462,3 +463,26 @@ def test_rows_that_were_late_by_other_settings_are_no_difference_to_verify(tmp_p
     line.land(26, 60, 90).run()
     found = verify(line.pipeline, quiet(), number=100, seed=1)
     assert (found.comparison.differing, found.comparison.compared.total() > 0) == ([], True)
+
+
+def test_verify_recomputes_an_added_window_with_the_rows_of_the_quarantine_that_it_takes(tmp_path):
+    line = Line(tmp_path, windows=[SPANS]).land(5, 25, 7, 45).run()
+    line.apply(windows=[SPANS, LAST_3])
+    line.land(26, 60, 90).run()
+    assert (line.lost(), line.rows("last_3")[:3]) == ([7], [(5, 0, [5]), (7, 0, [5, 7]), (25, 0, [5, 7, 25])])
+    found = verify(line.pipeline, quiet(), number=100, seed=1).comparison
+    assert (found.differing, len(found.rows), found.left_out) == ([], len(line.rows("last_3")) + len(line.rows("spans")), {})
+
+
+@pytest.mark.parametrize("backfilled", [False, True])
+def test_rows_of_the_quarantine_that_count_by_other_settings_are_no_difference_to_verify(tmp_path, backfilled):
+    line = Line(tmp_path, windows=[LAST_3 | {"name": "w", "trigger": {"time": 1}}, SPANS]).land(5, 25, 7, 45).run()
+    assert line.lost() == [7]
+    line.apply(windows=[LAST_3], disorder=40, recompute=True)
+    line.land(46).run()
+    if backfilled:
+        loop.backfill(line.pipeline, quiet(), begin=AXIS_BEGIN, end=1_000, history="log")
+    assert (7, 0, [5, 7]) in line.rows("last_3")
+    found = verify(line.pipeline, quiet(), number=100, seed=1).comparison
+    excused = [row.row.end for row in found.rows if row.undecided is not None]
+    assert (found.differing, sorted(excused)) == ([], [7, 25])

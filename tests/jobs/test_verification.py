@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -355,6 +357,9 @@ def test_files_that_no_batch_has_read_and_rewritten_ones_are_told(tmp_path):
     bench.land(events(45, 10))
     found = files_of(bench)
     assert (len(found.present), len(found.files), found.order_known) == (VERSIONS + 1, VERSIONS, True)
+    vectors = SimpleNamespace(deletion_vectors=True)
+    counting = replace(found, counts_late=True)
+    assert [each.judges_late for each in (found, counting, replace(counting, source=vectors))] == [False, True, False]
     bench.run()
     DeltaTable(bench.source).optimize.compact()
     found = files_of(bench)

@@ -122,7 +122,7 @@ MUTANTS = {
         ("watermark-moved-by-removed-rows", "jobs.batch.restating:latest_inserted", instead('"after"', "None")),
     ],
     f"{VERIFIED}verify_does_not_judge_rows_of_the_quarantine_that_a_backfill_from_the_table_counts": [
-        ("rows-of-the-quarantine-judged", "jobs.verify.check:verify", never("_ in plain.refused and any(_)")),
+        ("rows-of-the-quarantine-judged", "jobs.verify.check:verify", never("files.counts_late and _ in plain.refused")),
     ],
     f"{VERIFIED}verify_leaves_out_rows_that_an_earlier_meaning_of_their_window_has_published": [
         ("rows-of-an-earlier-spec-judged", "jobs.verify.check:_of_this_spec", never("_ != _.get(row.window)")),

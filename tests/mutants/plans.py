@@ -36,6 +36,12 @@ MUTANTS = {
     f"{SETTINGS}a_backfill_of_a_part_judges_rows_as_no_run_has": [
         ("a-backfill-by-other-settings-unnoticed", "jobs.batch.counted_rows:judged_otherwise", instead("bool(_) or any(_)", "False")),
     ],
+    f"{SETTINGS}verify_recomputes_an_added_window_with_the_rows_of_the_quarantine_that_it_takes": [
+        ("rows-of-the-quarantine-in-no-added-window", "jobs.verify.source_rows:RereadRows._kept_out", never("_.judges_late")),
+    ],
+    f"{SETTINGS}rows_of_the_quarantine_that_count_by_other_settings_are_no_difference_to_verify": [
+        ("windows-filled-without-late-rows", "jobs.verify.source_rows:SourceFiles.of", never("plan.fills or _")),
+    ],
     f"{SETTINGS}a_change_without_effect_is_none": [
         ("lengths-compared-by-their-texts", "windowing.spec:Pipeline.means", instead("_ == meaning_hash and _ and not _", "False")),
     ],
