@@ -21,13 +21,15 @@ class Counts:
     """Counts of one layout, of one task, of a batch, or of several batches; ``+`` adds them up.
 
     Each layout counts all rows that it gets: ``combine_counts`` of ``jobs/layouts/output`` says whose number is the batch's. Records of the
-    ledger hold these fields: another one needs another ``FORMAT`` of ``checkpoints/records``.
+    ledger hold these fields; earlier records may lack those that are optional.
     """
 
     #: Number of rows read, of those that count in a window, and of late ones among these.
     rows_read: int = 0
     rows_applied: int = 0
     rows_late: int = 0
+    #: Number of rows read that filters, of the source or of steps, leave out.
+    filtered: int = field(default=0, metadata={"optional": True})
     #: Number of rows changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``.
     rows_ignored: int = 0
     #: Number of quarantined rows by reason.
@@ -45,6 +47,11 @@ class Counts:
     @property
     def rows_quarantined(self) -> int:
         return sum(self.quarantined.values())
+
+    @property
+    def rows_kept(self) -> int:
+        """Number of rows read that filters keep."""
+        return self.rows_read - self.filtered
 
     @property
     def rows_published(self) -> int:
@@ -65,7 +72,7 @@ class Counts:
         return {name: getattr(self, name) for name in _SHOWN}
 
 
-_SHOWN = ("rows_read", "rows_applied", "rows_late", "late_missed", "rows_quarantined", "rows_ignored", "rows_published")
+_SHOWN = ("rows_read", "rows_applied", "rows_late", "late_missed", "rows_quarantined", "filtered", "rows_ignored", "rows_published")
 
 
 def _added(one: Any, other: Any) -> Any:

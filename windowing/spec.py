@@ -296,6 +296,11 @@ class Pipeline(SpecMapping):
         """The source's filter, if it has one and the spec has no steps, else null; with steps it is the first of :attr:`row_steps`."""
         return self.source.filter if self.source is not None and not self.steps else None
 
+    @property
+    def filters_rows(self) -> bool:
+        """Whether the source or a step has a filter."""
+        return any(step.filters for step in self.row_steps) if self.steps else self.own_filter is not None
+
     def conditions(self) -> tuple[str, ...]:
         """The distinct conditions except filters of rows, in the spec's order."""
         conditions = [aggregate.where for aggregate in self.aggregates.values()]

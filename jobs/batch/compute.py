@@ -46,8 +46,11 @@ from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.counts import Counts
 
 
-def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untimed) -> ComputedBatch:
-    """Compute a small batch, from rows ``given`` by Spark or read here; raises ``TooLargeError`` if Spark has to compute it."""
+def compute_locally(job: Job, given: tuple[pa.Table, int] | None = None, step: Step = untimed) -> ComputedBatch:
+    """Compute a small batch, from rows ``given`` by Spark, with their number before filters, or read here.
+
+    Raises ``TooLargeError`` if Spark has to compute it.
+    """
     batch, every = job.input, job.parts()
     parts, targets = [part for part in every if part.name not in job.plan.keeps], _targets(job, every)
     with step("survey", "which windows the new rows complete"):
@@ -59,7 +62,7 @@ def compute_locally(job: Job, given: pa.Table | None = None, step: Step = untime
         counts, judged = local.compute_parts(new, parts, loaded, batch, writer)
         if judged is not None and (refused := judged.refused()) is not None:
             writer.quarantine_rows(job.quarantine.of(refused, batch.columns.struct.names))
-        output = counts + _keep_state(job, writer) + writer.output() + Output(counts=Counts(rows_read=surveyed.rows_read))
+        output = counts + _keep_state(job, writer) + writer.output() + Output(counts=surveyed.counts)
         check_balance(job.input, output.counts)
         return _computed(job, targets, surveyed, output, _replaced(job, surveyed.emission))
 
@@ -108,9 +111,9 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
                 done.extend(part.compute(targets) for [part] in loaded)
             else:
                 done.extend(_by_shares(finished, parts, loaded, targets))
-            output = _with_quarantined(job, spark, targets, parts, done, new, surveyed.rows_read)
+            output = _with_quarantined(job, spark, targets, parts, done, new, surveyed.counts.rows_kept)
             with OutputWriter(targets) as writer:
-                output += _keep_state(job, writer) + writer.output() + Output(counts=Counts(rows_read=surveyed.rows_read))
+                output += _keep_state(job, writer) + writer.output() + Output(counts=surveyed.counts)
             done.append(output)
             check_balance(job.input, output.counts)
             replaced = _replaced(job, surveyed.emission)
@@ -172,13 +175,13 @@ def _with_quarantined(
     parts: Sequence[Part],
     done: Sequence[Output],
     new: FileRows | NumberedRows | None,
-    rows_read: int,
+    rows_kept: int,
 ) -> Output:
     """The output of all ``parts`` and of the quarantine; rows are read again for the quarantine if any was not applied."""
     refusing = [each for part, each in zip(parts, done, strict=True) if not part.grids]
     refuses = all(each.refused for each in refusing)
     every = combine_counts(parts, done, 0)
-    if new is None or (every.counts.rows_applied == rows_read and not (refusing and refuses)):
+    if new is None or (every.counts.rows_applied == rows_kept and not (refusing and refuses)):
         return every
     batch, grids = job.input, [grid for part in parts for grid in part.grids]
     numbers = [each.files["refused"] for each in refusing] if refuses else None

@@ -196,9 +196,9 @@ def verdict_on(
     """The verdict on result ``rows`` of ``plan``; quarantined ones are in a folder, and few batches need a session of ``spark``."""
     lost = read_files(quarantine, changes.get("quarantine", Changes()).adds, COLUMNS)
     first = ledger.last_commit is None
-    loss = partial(loss_of, lost, runnable.pipeline, rows_read=counts.rows_read, seen=seen, first=first)
+    loss = partial(loss_of, lost, runnable.pipeline, rows_read=counts.rows_kept, seen=seen, first=first)
     past = PastBatches(runnable, ledger, plan, rows.here, seen) if plan.advances else None
-    return validate_files(rows, runnable.pipeline, counts.rows_read, counts.rows_quarantined, loss, spark, past)
+    return validate_files(rows, runnable.pipeline, counts.rows_kept, counts.rows_quarantined, loss, spark, past)
 
 
 def validate_again(runnable: Runnable, held: Batch, ledger: Ledger, progress: Progress) -> CommittedBatch:
@@ -283,7 +283,7 @@ class PastBatches:
     seen: int | None  #: The greatest event time through that batch.
 
     def volumes(self, batches: int) -> list[int]:
-        return [run.counts.rows_read for run in self._last(batches)]
+        return [run.counts.rows_kept for run in self._last(batches)]
 
     def volumes_ago(self, ago_us: int) -> list[int]:
         then, found = _time_of(self.plan) - ago_us, []
@@ -291,7 +291,7 @@ class PastBatches:
             if _time_of(run.plan) < then - _SAME_TIME_US:
                 break
             if _time_of(run.plan) <= then + _SAME_TIME_US:
-                found.append(run.counts.rows_read)
+                found.append(run.counts.rows_kept)
         return found
 
     def keys(self, batches: int, window: str | None) -> tuple[int, Sequence[Mapping[str, Any]]]:

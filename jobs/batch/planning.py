@@ -283,7 +283,7 @@ def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, versions: Ve
         "modules": user_code.module_digests(pipeline),
         "tzdata": user_code.tzdata_version() if zones else None,
         "zones": zones,
-    } | ({"lookups": _lookups().pins_of(pipeline)} if pipeline.steps and pipeline.lookups else {})
+    } | ({"lookups": _lookups().pins_with_types(pipeline, source.schema_json)} if pipeline.steps and pipeline.lookups else {})
 
 
 def _lookups() -> Any:
@@ -332,6 +332,8 @@ def check_plan(runnable: Runnable, ledger: Ledger, source: SourceTable, plan: Pl
         refuse_first(pipeline, condition_problems(pipeline))
     refuse_first(pipeline, chain(function_problems(pipeline), rule_problems(pipeline)))
     columns.check(pipeline, f"the source {source.path}", source.unread, source.untyped)
+    if plan.lookups and ledger.newest_kept:
+        _lookups().check_types(pipeline, ledger.newest_kept.plan.lookups, plan.lookups)
     refuse_first(pipeline, type_problems(pipeline, Expressions.of(pipeline, columns.seen_by(pipeline).arrow).schema))
     if pipeline.strict:
         from windowmill.windowing.layouts import check_strict

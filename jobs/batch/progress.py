@@ -131,10 +131,10 @@ def missed_windows(missed: Mapping[str, int]) -> str:
 def warnings_of(counts: Counts, pipeline: Pipeline, places: Places) -> list[str]:
     """The warnings, one line each: what happened, where to look and what to do."""
     lines, most = [], pipeline.quarantine.warn
-    rate = counts.rows_quarantined / counts.rows_read if counts.rows_read else 0.0
+    rate = counts.rows_quarantined / counts.rows_kept if counts.rows_kept else 0.0
     if most is not None and rate > most:
         lines.append(
-            f"{counts.rows_quarantined:,} of {counts.rows_read:,} rows read ({rate:.1%}) were quarantined, see the reasons in "
+            f"{counts.rows_quarantined:,} of {counts.rows_kept:,} rows read ({rate:.1%}) were quarantined, see the reasons in "
             f"{places.quarantine}; if they came too late, raise time.disorder or time.lateness, or read history that was loaded in "
             "bulk with `--arrival event_time` (run into a new sink, or backfill)"
         )

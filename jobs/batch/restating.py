@@ -51,6 +51,7 @@ from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_val
 from windowmill.windowing.counts import WindowRows
 from windowmill.windowing.errors import OutOfTurnError, SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.fields import Time
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.layouts import divide
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import LatenessRule
@@ -327,7 +328,7 @@ def touched_rows(
         before = Counter(counting.left)
         others = tuple(name for name in rows.known_by if name not in rows.used)
         every = rows.at(read_as_of(plan), rows.used, others) if before else iter(())
-        parts += [counting.split(file, _usable(part))[1].select(columns) for file, part in every]
+        parts += [counting.split(file, _in_reach(pipeline, plan, _usable(part)))[1].select(columns) for file, part in every]
         taken = (before - counting.left).keys()
     empty = pa.schema([(name, rows.types[name]) for name in columns]).empty_table()
     if len(plan.lookups_changed) > 1:  # rows have had values of each together with those of the others
@@ -350,6 +351,19 @@ def counting_reasons(plan: RestatePlan) -> tuple[str, ...]:
 def _usable(rows: pa.Table) -> pa.Table:
     """Those of ``rows`` that could be read, and that no step refuses."""
     return rows.filter(pc.is_null(rows.column(UNREAD))) if UNREAD in rows.column_names else rows
+
+
+def _in_reach(pipeline: Pipeline, plan: RestatePlan, rows: pa.Table) -> pa.Table:
+    """Those of ``rows`` of which a window may end in the range of ``plan``: others stay in quarantine, as no window would show them."""
+    begin, end = plan.range_from, plan.range_to
+    if not len(rows) or (begin is None and end is None):
+        return rows
+    time = EventTimes(pipeline, None).of(rows).column(TIME)
+    reaches = pc.less(time, AXIS_END if end is None else end)
+    if begin is not None and pipeline.time.end is None and all(window.on_grid for window in pipeline.windows):
+        longest = max(grid.longest for grid in Grids.of(pipeline).grids)
+        reaches = pc.and_(reaches, pc.greater(time, begin - longest))
+    return rows.filter(pc.fill_null(reaches, False))
 
 
 def _looking_up_changes(pipeline: Pipeline, rows: TableRows, plan: RestatePlan, columns: list[str]) -> Iterator[pa.Table]:
@@ -503,9 +517,10 @@ class Restatement:
         """Write the rows that the batch reads to files of their own; returns a source of these files, and a reading of all of them."""
         plan, rows, scope, time = self.plan, self.rows, self.scope, self._pipeline.time
         place, source = self.runnable.places.restated, rows.source
-        reasons, taken = counting_reasons(plan), None if plan.lookup is None else self.taken
+        # Without bounds all late rows count, also those of a file that has been rewritten since.
+        taken = None if plan.lookup is None and plan.range_from is None and plan.range_to is None else self.taken
         staying, _ = staying_and_counting(
-            self.runnable, rows, read_as_of(plan), reasons=reasons, delivered_again=self.delivered_again, among=taken
+            self.runnable, rows, read_as_of(plan), reasons=counting_reasons(plan), delivered_again=self.delivered_again, among=taken
         )
         unread = {UNREAD: pa.string()} if source.has_unread or source.reader is not None else {}
         names = [*rows.types, *unread]

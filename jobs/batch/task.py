@@ -37,13 +37,13 @@ def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
     if not given:
         [found] = collect_results(map_in_arrow(spark.range(0, 1, 1, 1), partial(_in_task, job), RETURNED))
         return found
-    from windowmill.jobs.schedulers.tasks import read_by_spark
+    from windowmill.jobs.schedulers.tasks import read_by_spark, stored_rows
 
     stages = [part.reading for part in job.parts()]
     for stage in stages:
         limits.check_files(job.reading.files, stage.layout)
     rows = read_by_spark(job.input, stages, spark)
-    [found] = collect_results(mapped(rows.coalesce(1), partial(_in_task_given, job, _empty(rows)), RETURNED))
+    [found] = collect_results(mapped(rows.coalesce(1), partial(_in_task_given, job, _empty(rows), stored_rows(job.input, spark)), RETURNED))
     return found
 
 
@@ -58,13 +58,14 @@ def _in_task(job: Job, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordB
     yield from _answered(job, None)
 
 
-def _in_task_given(job: Job, empty: pa.Table, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _in_task_given(job: Job, empty: pa.Table, stored: int | None, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Runs in an executor."""
     tables = [pa.Table.from_batches([batch]).cast(empty.schema) for batch in batches]
-    yield from _answered(job, pa.concat_tables([empty, *tables]))
+    rows = pa.concat_tables([empty, *tables])
+    yield from _answered(job, (rows, len(rows) if stored is None else stored))
 
 
-def _answered(job: Job, given: pa.Table | None) -> Iterator[pa.RecordBatch]:
+def _answered(job: Job, given: tuple[pa.Table, int] | None) -> Iterator[pa.RecordBatch]:
     """The batch, or the error that has a meaning to the driver; Spark would repeat a task that raises it."""
     from windowmill.jobs.batch.compute import compute_locally
 

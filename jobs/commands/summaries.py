@@ -118,6 +118,7 @@ def status_of(pipeline: Pipeline) -> Answer:
         "commits_to_make": [f"batch {ledger.count - 1}: {role}" for role in lacking],
         "rows_read": totals.counts.rows_read,
         "rows_quarantined": totals.counts.rows_quarantined,
+        "filtered": totals.counts.filtered,
         "rows_ignored": totals.counts.rows_ignored,
         "late_missed": last.counts.late_missed if last else {},
         "warning": "; ".join(warnings_of(last.counts, pipeline, places)) or None if last else None,
@@ -130,6 +131,7 @@ def status_of(pipeline: Pipeline) -> Answer:
         "compute": "last computed by",
         "current": "current rows",
         "emitted": "results through",
+        "filtered": "rows filtered out",
         "late_missed": "late in last batch",
         "seen": "latest event",
         "source_version": "source read through",
@@ -148,7 +150,7 @@ def status_of(pipeline: Pipeline) -> Answer:
     for name, value in shown.items():
         if name in ("held_by", "versions_changing", "next_run_exit_code"):  # shown in another form, or with another
             continue
-        if name == "late_missed" and not value:
+        if name in ("filtered", "late_missed") and not value:
             continue
         table.add_row(
             labels.get(name, name.replace("_", " ")),

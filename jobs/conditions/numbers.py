@@ -62,6 +62,8 @@ _COMPARED: Mapping[str, Callable[[pa.Array, pa.Array], pa.Array]] = {
 }
 #: Digits behind the point to which Spark divides decimals before it rounds to the result's type.
 _DIVIDED_SCALE = 38
+#: Digits of Arrow's widest decimals.
+_MOST_DIGITS = 76
 _NEGATED = Context(prec=34, rounding=ROUND_HALF_EVEN)
 
 
@@ -297,12 +299,33 @@ def _of_decimals(sign: str, left: Value, right: Value, order: tuple[int, int] | 
     if plain is not None and needed < evaluated.MAX_DIGITS:
         # Arrow takes the operands to one scale first, for which 38 digits may be too few.
         return applied(lambda a, b: plain(_wide(a), _wide(b)).cast(kind), [left, right], order)
+    before_point = one.precision - one.scale + other.scale
+    if sign == "/" and before_point <= kind.precision - kind.scale and before_point + _quotient_scale(one, other) <= _MOST_DIGITS:
+        return applied(partial(_decimal_quotients, kind), [left, right], order)
     function = _DECIMALS[sign]
     return applied(lambda a, b: by_rows(lambda one, other: fitting(function(one, other), kind), kind, a, b), [left, right], order)
 
 
 def _wide(array: pa.Array) -> pa.Array:
     return array.cast(pa.decimal256(array.type.precision, array.type.scale))
+
+
+def _quotient_scale(one: pa.DataType, other: pa.DataType) -> int:
+    """Digits behind the point behind which Arrow cuts a quotient off: at least one more than are rounded, which decides how."""
+    scale: int = max(one.scale + other.precision - other.scale, _DIVIDED_SCALE)
+    return scale + 1
+
+
+def _decimal_quotients(kind: pa.DataType, a: pa.Array, b: pa.Array) -> Computed:
+    """Quotients of decimals, of which no digit before the point is lost in ``kind``."""
+    one, other = a.type, b.type
+    scale = _quotient_scale(one, other) - 1 - other.precision + other.scale
+    zero = pc.equal(b, pa.scalar(Decimal(0), other))
+    divisor = pc.if_else(zero, pa.scalar(Decimal(1).scaleb(-other.scale), other), b)
+    found = pc.divide(a.cast(pa.decimal256(one.precision - one.scale + scale, scale)), _wide(divisor))
+    for digits in (_DIVIDED_SCALE, kind.scale):
+        found = pc.round(found, digits, "half_towards_infinity")
+    return found.cast(kind), mask_of(zero.fill_null(False))
 
 
 def _decimal_quotient(a: Decimal, b: Decimal) -> Decimal:

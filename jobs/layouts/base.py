@@ -19,6 +19,7 @@ from windowmill.jobs.layouts.lateness import marked, usable
 from windowmill.jobs.layouts.output import Output, RowWriter
 from windowmill.windowing.columnar.hashes import BITS_WITHIN, Share, in_buckets
 from windowmill.windowing.columnar.results import Advanced
+from windowmill.windowing.counts import Counts
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
@@ -197,6 +198,11 @@ class BatchSurvey(Generic[New]):
     rows_read: int
     emission: Emission  #: The windows that become complete.
     seen: int | None = None  #: Greatest event time of all rows read so far; null if none were.
+    filtered: int = 0  #: Number of rows read that filters leave out.
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(rows_read=self.rows_read, filtered=self.filtered)
 
 
 def columns_read(*stages: RowColumns) -> list[str]:

@@ -145,15 +145,15 @@ def combine_counts(parts: Sequence[Part], done: Sequence[Output], refused: int) 
 
 def check_balance(batch: TableInput, counts: Counts) -> None:
     """Raise ``WindowmillError`` if the rows of ``batch`` do not balance."""
-    filtered, read = batch.runnable.source.filter is not None or any(step.filter for step in batch.pipeline.steps), counts.rows_read
+    read = counts.rows_read
     by_log, is_known = sum(file.rows or 0 for file in batch.reading.files), all(file.rows is not None for file in batch.reading.files)
-    may_be_fewer = filtered or not all(file.is_counted for file in batch.reading.files)
-    is_balanced = read == counts.rows_applied + counts.rows_quarantined
+    may_be_fewer = not all(file.is_counted for file in batch.reading.files)
+    is_balanced = counts.rows_kept == counts.rows_applied + counts.rows_quarantined
     if not is_balanced or (is_known and (read > by_log or (read < by_log and not may_be_fewer))):
         raise WindowmillError(
             f"pipeline {batch.pipeline.pipeline}: batch {batch.plan.batch} read {read} rows of {by_log} in the log, applied "
-            f"{counts.rows_applied} and quarantined {counts.rows_quarantined}: they must balance, so nothing was published; please "
-            "report this"
+            f"{counts.rows_applied}, quarantined {counts.rows_quarantined} and left out {counts.filtered} by filters: they must balance, "
+            "so nothing was published; please report this"
         )
 
 

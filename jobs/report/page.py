@@ -209,7 +209,7 @@ def _shares(totals: Counts, latest: Counts | None) -> dict[str, dict[str, Any]]:
     """Late and quarantined rows as shares of the rows read, in all batches and in the latest; whether either is worth a look."""
     shares = {}
     for name in ("late", "quarantined"):
-        whole, last = (share_of(getattr(each, f"rows_{name}"), each.rows_read) if each else 0.0 for each in (totals, latest))
+        whole, last = (share_of(getattr(each, f"rows_{name}"), each.rows_kept) if each else 0.0 for each in (totals, latest))
         shares[name] = {"all": whole, "latest": last, "warn": max(whole, last) >= WORTH_A_LOOK}
     return shares
 
@@ -432,8 +432,8 @@ def row_of(pipeline: Pipeline, spec: str, target: str) -> PipelineRow:
         missed=fresh.missed,
         schedule=schedule_of(pipeline),
         rows_read=totals.counts.rows_read,
-        late=share_of(totals.counts.rows_late, totals.counts.rows_read),
-        quarantined=share_of(totals.counts.rows_quarantined, totals.counts.rows_read),
+        late=share_of(totals.counts.rows_late, totals.counts.rows_kept),
+        quarantined=share_of(totals.counts.rows_quarantined, totals.counts.rows_kept),
         seconds=median_seconds(batches),
         trend=trend.rpartition(", ")[2],
         month=None if month is None else round(month.seconds, 1),

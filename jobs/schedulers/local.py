@@ -44,20 +44,23 @@ class NewRows:
     whole: Callable[[], pa.Table | None] = lambda: None
 
     @classmethod
-    def of_files(cls, batch: TableInput, stages: Sequence[RowColumns]) -> Self:
-        """The new rows with the columns that ``stages`` read, from plain files; raises ``OnlySparkError`` if only Spark reads them."""
+    def of_files(cls, batch: TableInput, stages: Sequence[RowColumns]) -> tuple[Self, int]:
+        """The new rows with the columns that ``stages`` read, from plain files, and the number of all rows of the files.
+
+        Raises ``OnlySparkError`` if only Spark reads them.
+        """
         plain, latest = batch.plain, batch.latest
         if plain is None:
             raise limits.OnlySparkError(f"the source's rows need Spark: {_why(batch)}")
         try:
-            read = plain.read_here(columns_read(*stages), conditions_read(*stages), latest=latest)
+            read, stored = plain.read_here(columns_read(*stages), conditions_read(*stages), latest=latest)
         except NOT_HERE as err:
             raise limits.OnlySparkError(f"the source's rows need Spark: {_why(batch)}") from err
 
         def whole() -> pa.Table | None:
             return plain.read(list(plain.types), [], latest=latest) if json_lines.has_spark_json(plain.types.values()) else None
 
-        return cls(read.drop_columns([VERSION]), whole)
+        return cls(read.drop_columns([VERSION]), whole), stored
 
     @classmethod
     def of_spark(cls, batch: TableInput, stages: Sequence[RowColumns], rows: pa.Table) -> Self:
@@ -112,16 +115,19 @@ def _why(batch: TableInput) -> str:
     return "its files have deletion vectors, or values that Arrow reads otherwise than Spark does"
 
 
-def survey(batch: TableInput, parts: Sequence[Part], given: pa.Table | None) -> BatchSurvey[NewRows]:
-    """Survey new rows, those ``given`` by Spark, or read here; raises ``TooLargeError`` if they are many, or only Spark reads them."""
+def survey(batch: TableInput, parts: Sequence[Part], given: tuple[pa.Table, int] | None) -> BatchSurvey[NewRows]:
+    """Survey new rows, ``given`` by Spark with the number before filters, or read here.
+
+    Raises ``TooLargeError`` if they are many, or only Spark reads them.
+    """
     stages, within_range = [part.reading for part in parts], emits_within_range_only(batch, parts)
     if not batch.reading.files:
         return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=within_range))
     # Plain files cost little to read, so each part checks the number of their rows after they are read.
     limits.check_files(batch.reading.files, None)
-    new = NewRows.of_files(batch, stages) if given is None else NewRows.of_spark(batch, stages, given)
+    new, stored = NewRows.of_files(batch, stages) if given is None else (NewRows.of_spark(batch, stages, given[0]), given[1])
     seen = seen_after(new.table, batch.seen)
-    return BatchSurvey(new, len(new.table), batch.emission(seen, emits_within_range_only=within_range), seen)
+    return BatchSurvey(new, stored, batch.emission(seen, emits_within_range_only=within_range), seen, stored - len(new.table))
 
 
 def load(part: Part, new: NewRows | None, emission: Emission, state: State) -> Loaded:

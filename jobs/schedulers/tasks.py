@@ -51,6 +51,7 @@ from windowmill.jobs.schedulers.exchange import (
 from windowmill.jobs.schedulers.file_rows import FileRows, Survey, Times, examined_all, surveyed
 from windowmill.jobs.schedulers.writing import OutputWriter, Targets
 from windowmill.jobs.sources.columns import Columns
+from windowmill.jobs.sources.plain_files import number_of_rows
 from windowmill.jobs.sources.spark_files import failing, read_rows, truth
 from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, EventTimes, failure_of, with_too_late
 from windowmill.jobs.spark.access import frame_of, map_in_arrow, mapped
@@ -183,9 +184,23 @@ def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> Bat
         return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=stops))
     every = batch.rule.revises and any(part.needs_arrival_watermark for part in parts)
     new: FileRows | NumberedRows | None = FileRows.surveyed(spark, batch, [part.reading for part in parts], every=every)
-    if new is None:
-        new = NumberedRows.surveyed(read(batch, spark), batch, every=every)
-    return BatchSurvey(new, new.survey.rows, batch.emission(new.survey.seen, emits_within_range_only=stops), new.survey.seen)
+    if isinstance(new, FileRows):
+        stored: int | None = number_of_rows(new.tasks)
+    else:
+        new, stored = NumberedRows.surveyed(read(batch, spark), batch, every=every), stored_rows(batch, spark)
+    kept, seen = new.survey.rows, new.survey.seen
+    stored = kept if stored is None else stored
+    return BatchSurvey(new, stored, batch.emission(seen, emits_within_range_only=stops), seen, stored - kept)
+
+
+def stored_rows(batch: TableInput, spark: SparkSession) -> int | None:
+    """The number of rows of the files that Spark reads, before filters; null without filters, where it is that of the rows that come."""
+    if not batch.pipeline.filters_rows:
+        return None
+    files = batch.reading.files
+    if all(file.rows is not None and file.is_counted for file in files):
+        return sum(file.rows or 0 for file in files)
+    return int(batch.source.rows(spark, batch.reading).count())
 
 
 def load(part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: DeltaState, spark: SparkSession) -> Exchange:

@@ -47,6 +47,7 @@ from windowmill.windowing.errors import (
     no_column,
 )
 from windowmill.windowing.fields import Lookup, LookupStep, Source, Time, quoted_path
+from windowmill.windowing.layouts import live_columns
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -183,6 +184,28 @@ def _examined(source: DeltaSource, columns: tuple[str, ...]) -> LookupTable:
 def pins_of(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
     """What a plan records of the tables that ``pipeline`` looks up, in their newest versions, by name of the lookup."""
     return {str(lookup.name): opened(lookup).pin for lookup in pipeline.lookups}
+
+
+def pins_with_types(pipeline: Pipeline, schema: str) -> dict[str, dict[str, Any]]:
+    """:func:`pins_of`, each with the types of those looked-up columns that state and sink store; ``schema`` is the source's, as JSON."""
+    pins, seen = pins_of(pipeline), Columns.of(schema).seen_by(pipeline).struct
+    stored = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, seen.names)}
+    for lookup in pipeline.lookups:
+        types = {name: seen[name].dataType.simpleString() for name in lookup.columns if name in stored and name in seen.names}
+        pins[str(lookup.name)] |= {"types": types} if types else {}
+    return pins
+
+
+def check_types(pipeline: Pipeline, before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> None:
+    """Raise ``SourceSchemaError`` if a looked-up column has another type by the pins ``now`` than by those of the batch ``before``."""
+    for lookup in pipeline.lookups:
+        old, new = (pins.get(str(lookup.name), {}).get("types", {}) for pins in (before, now))
+        name = next((name for name in old if new.get(name, old[name]) != old[name]), None)
+        if name is not None:
+            raise SourceSchemaError(
+                f"lookup {lookup.name}: column {name!r} of {lookup.place} was {old[name].upper()} and is now {new[name].upper()}; bring "
+                f"the type back, cast it to {old[name].upper()} by a step and `windowmill apply` that, or rebuild in a new sink"
+            )
 
 
 def pinned(pipeline: Pipeline, pins: Mapping[str, Mapping[str, Any]]) -> Pipeline:

@@ -113,12 +113,12 @@ class PlainRows:
     def read(self, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> pa.Table | None:
         """As :meth:`read_here`; null if only Spark can read the rows."""
         try:
-            return self.read_here(columns, conditions, latest=latest)
+            return self.read_here(columns, conditions, latest=latest)[0]
         except NOT_HERE:
             return None
 
-    def read_here(self, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> pa.Table:
-        """The rows in order of arrival; raises one of :data:`NOT_HERE` if this process cannot read them.
+    def read_here(self, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> tuple[pa.Table, int]:
+        """The rows in order of arrival, and the number of those in the files; raises one of :data:`NOT_HERE` if only Spark reads them.
 
         The table has ``columns``, for each of ``conditions`` its truth in a :func:`.condition_column`, and what :func:`.read_rows` adds.
         Event times after ``latest`` are not accepted; null for no bound.
@@ -132,7 +132,8 @@ class PlainRows:
             for name, column in places(index, self.versions[index], 0, rows.num_rows).items():
                 rows = rows.append_column(name, column)
             whole.append(rows)
-        return self.evaluated(pa.concat_tables(whole), columns, conditions, latest)
+        stored = pa.concat_tables(whole)
+        return self.evaluated(stored, columns, conditions, latest), len(stored)
 
     def read_part(self, part: FilePart, columns: Sequence[str], conditions: Sequence[str], *, latest: int | None) -> Iterator[pa.Table]:
         """As :meth:`read`, the rows of a part of a file that has been examined, in batches, without ``FILE`` and ``VERSION``.

@@ -8,9 +8,11 @@ from __future__ import annotations
 import datetime
 import math
 import os
+import random
 import re
 import subprocess
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from tests.jobs.practice import PRACTICE
 from tests.jobs.practice import ROWS as PRACTICE_ROWS
 from tests.spark.generated_conditions import FUNCTIONS as EACH_FUNCTION
 from tests.spark.generated_conditions import ROWS as GENERATED
+from windowmill.jobs.conditions.casts import EXACT
 from windowmill.jobs.conditions.checks import (
     CHANGING,
     LAMBDAS,
@@ -33,7 +36,7 @@ from windowmill.jobs.conditions.checks import (
     parsed,
 )
 from windowmill.jobs.conditions.evaluated import FUNCTIONS
-from windowmill.jobs.conditions.evaluator import Evaluator
+from windowmill.jobs.conditions.evaluator import Evaluator, step_value
 from windowmill.jobs.conditions.truths import Conditions, evaluate
 from windowmill.windowing.errors import SpecError, UnsupportedError
 
@@ -205,6 +208,41 @@ def test_a_condition_holds_and_fails_as_on_spark(case):
 def test_single_precision_is_not_computed_in_double():
     found = evaluate(["g * g > 1e39", "g + g = 0.2", "g * 3 > 0.3D"], ODD_ROWS)
     assert [truth.holds.to_pylist().count(True) for truth in found.values()] == [3, 0, 7]
+
+
+@pytest.mark.parametrize("digits", [6, 20, 38])
+def test_quotients_of_decimals_are_rounded_as_by_long_division(digits):
+    rng = random.Random(digits)
+    for _ in range(150):
+        one, other = (pa.decimal128(total := rng.randint(1, digits), rng.randint(0, min(total, 8))) for _ in range(2))
+        pairs = [tuple(_decimal_of(rng, kind) for kind in (one, other)) for _ in range(20)]
+        pairs += [(a, Decimal(rng.choice([1, 3, 8])).scaleb(-other.scale)) for a, _ in pairs]  # ties, and periods
+        columns = {"a": pa.array([a for a, _ in pairs], one), "b": pa.array([b for _, b in pairs], other)}
+        found = step_value("a / b", columns, len(pairs), is_filter=False)
+        failed = [False] * len(pairs) if found.failed is None else found.failed.tolist()
+        for (a, b), value, fails in zip(pairs, found.array.to_pylist(), failed, strict=True):
+            assert value == _quotient(a, b, found.kind)
+            assert fails == (a is not None and b is not None and value is None)
+
+
+def _decimal_of(rng: random.Random, kind: pa.DataType) -> Decimal | None:
+    size = 10 ** rng.randint(0, kind.precision)
+    return rng.choice([None, Decimal(0), *[Decimal(rng.randrange(-size + 1, size)).scaleb(-kind.scale, EXACT)] * 8])
+
+
+def _quotient(a: Decimal | None, b: Decimal | None, kind: pa.DataType) -> Decimal | None:
+    """Rounded half up to 38 digits behind the point, and then to those of ``kind``, by whole numbers; null where it has too many digits."""
+    if a is None or not b:
+        return None
+    shift = 38 - a.as_tuple().exponent * -1 + b.as_tuple().exponent * -1
+    top, bottom = abs(int(a.scaleb(-a.as_tuple().exponent, EXACT))), abs(int(b.scaleb(-b.as_tuple().exponent, EXACT)))
+    top, bottom = (top * 10**shift, bottom) if shift >= 0 else (top, bottom * 10**-shift)
+    places = (2 * top + bottom) // (2 * bottom)
+    unit = 10 ** (38 - kind.scale)
+    places = (2 * places + unit) // (2 * unit)
+    if places >= 10**kind.precision:
+        return None
+    return Decimal(places if (a < 0) == (b < 0) else -places).scaleb(-kind.scale, EXACT)
 
 
 def test_instants_are_those_of_utc_in_every_zone_of_the_machine():

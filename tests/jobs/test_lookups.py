@@ -451,6 +451,50 @@ def test_two_tables_that_have_changed_are_taken_up_together(tmp_path, monkeypatc
     assert {key for key, retracted in shown.items() if not retracted} == {("x2", "other" if chained else "new")}
 
 
+def test_a_looked_up_column_of_another_type_is_refused_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    at = pa.array([day(1)], pa.timestamp("us", "UTC"))
+    write_deltalake(tmp_path / "places", pa.table({"code": ["1"], "region": ["7"], "seats": [1]}))
+    write_deltalake(tmp_path / "source", pa.table({"at": at, "code": ["1"], "v": [1]}))
+    spec = a_spec(tmp_path, {"on": {"code": "code"}, "columns": ["region", "seats"]})
+    loop.run(parse_pipeline(spec), quiet())
+    write_deltalake(tmp_path / "places", pa.table({"code": ["1"], "region": [7], "seats": [2]}), mode="overwrite", schema_mode="overwrite")
+    write_deltalake(tmp_path / "source", pa.table({"at": at, "code": ["1"], "v": [2]}), mode="append")
+    before = DeltaTable(tmp_path / "sink").version()
+    with pytest.raises(
+        SourceSchemaError, match=r"lookup places: column 'region' of .* was STRING and is now BIGINT; .* cast it to STRING by"
+    ):
+        loop.run(parse_pipeline(spec), quiet())
+    assert DeltaTable(tmp_path / "sink").version() == before
+    cast = spec | {"steps": [*spec["steps"], {"columns": {"region": "cast(region as string)"}}]}
+    loop.apply(parse_pipeline(cast), quiet(), history=AXIS_BEGIN)
+    later = pa.table({"at": pa.array([day(9)], pa.timestamp("us", "UTC")), "code": ["1"], "v": [0]})
+    write_deltalake(tmp_path / "source", later, mode="append")
+    loop.run(parse_pipeline(cast), quiet())
+    assert {(row["region"], row["n"], row["sum"]) for row in DeltaTable(tmp_path / "sink").to_pyarrow_table().to_pylist()} >= {("7", 2, 3)}
+
+
+@pytest.mark.parametrize("kind", ["tumbling", "session"])
+def test_a_restated_range_leaves_rows_without_a_window_in_it_in_quarantine(tmp_path, monkeypatch, kind):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    write_deltalake(tmp_path / "places", pa.table({"code": ["other"], "region": ["r"], "seats": [0]}))
+    rows = [{"at": day(at), "code": "new", "v": 1} for at in (0.5, 3.5)] + [{"at": day(9), "code": "other", "v": 1}]
+    schema = pa.schema([("at", pa.timestamp("us", "UTC")), ("code", pa.string()), ("v", pa.int64())])
+    write_deltalake(tmp_path / "source", pa.Table.from_pylist(rows, schema))
+    window = {"type": "tumbling", "size": "1 day"} if kind == "tumbling" else {"type": "session", "gap": "3 hours"}
+    lookup = {"on": {"code": "code"}, "columns": ["region", "seats"], "missing": "quarantine"}
+    pipeline = parse_pipeline(a_spec(tmp_path, lookup, windows=[{"name": "w", **window}], emit="revise"))
+    loop.run(pipeline, quiet())
+    assert len(quarantined(tmp_path)) == 2
+    write_deltalake(tmp_path / "places", pa.table({"code": ["new"], "region": ["r"], "seats": [5]}), mode="append")
+    loop.restate(pipeline, quiet(), lookup="places", ends=(None, to_us(day(2))))
+    assert [row["event_time"] for row in quarantined(tmp_path)] == [day(3.5)]
+    assert len(latest(tmp_path)) == 1
+    loop.restate(pipeline, quiet(), lookup="places", ends=(to_us(day(2)), None))
+    assert quarantined(tmp_path) == []
+    assert len(latest(tmp_path)) == 2
+
+
 def test_a_folder_that_is_looked_up_is_read_again_where_a_file_has_changed(tmp_path):
     (tmp_path / "places").mkdir()
     pipeline = parse_pipeline(a_spec(tmp_path, {"format": "parquet", "on": {"code": "code"}, "columns": ["region"]}))

@@ -416,3 +416,34 @@ def test_a_pipeline_is_made_again_of_the_fields_that_it_was_given(steps):
     again = Pipeline(**given)
     assert again == pipeline
     assert again.meaning_hash() == pipeline.meaning_hash()
+
+
+@pytest.mark.parametrize("kind", ["table", "json", "table with deletion vectors"])
+@pytest.mark.parametrize("place", ["source", "steps"])
+def test_rows_that_filters_leave_out_are_counted(request, tmp_path, computed_by, kind, place):
+    """Of 100 rows a filter keeps 40, one of which has no time."""
+    rows, path = [{"at": None if v == 99 else v, "v": v} for v in range(100)], tmp_path / "source"
+    schema = pa.schema([("at", pa.int64()), ("v", pa.int64())])
+    source = {"path": str(path), "format": "json" if kind == "json" else "delta"}
+    if kind == "json":
+        path.mkdir()
+        (path / "a.json").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        write_deltalake(path, pa.Table.from_pylist([*rows, {"at": 7, "v": -1}] if "vectors" in kind else rows, schema))
+    if "vectors" in kind:
+        if computed_by[0] == "local":
+            pytest.skip("only Spark reads deletion vectors")
+        spark = request.getfixturevalue("spark")
+        spark.sql(f"ALTER TABLE delta.`{path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+        spark.sql(f"DELETE FROM delta.`{path}` WHERE v = -1")
+    condition = "v >= 60 AND hash(v) IS NOT NULL" if computed_by[0] == "rows by Spark" else "v >= 60"
+    filtered = (
+        {"source": source | {"filter": condition}, "steps": []}
+        if place == "source"
+        else {"source": source, "steps": [{"filter": condition}]}
+    )
+    windows = [{"name": "tens", "type": "tumbling", "size": 10}]
+    spec = spec_of(tmp_path, keys=[], aggregates={"n": {"count": "*"}}, windows=windows, time={"column": "at", "unit": "none"}, **filtered)
+    [done] = loop.run(parse_pipeline(spec), quiet())
+    counts = done.outcome.counts
+    assert (counts.rows_read, counts.rows_applied, counts.quarantined, counts.filtered) == (100, 39, {"null_time": 1}, 60)

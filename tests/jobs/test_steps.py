@@ -233,27 +233,25 @@ def test_the_state_command_before_the_first_commit(bench, monkeypatch, at, told)
 
 
 @pytest.mark.parametrize(
-    ("applied", "quarantined", "logged", "is_filtered", "is_balanced"),
+    ("applied", "quarantined", "filtered", "logged", "is_balanced"),
     [
-        (9, 1, 10, False, True),
-        (10, 0, None, False, True),
-        (10, 0, 12, True, True),
-        (9, 0, 10, False, False),
-        (9, 2, 10, False, False),
-        (10, 0, 11, False, False),
+        (9, 1, 0, 10, True),
+        (10, 0, 0, None, True),
+        (7, 1, 2, 10, True),
+        (10, 0, 2, 10, False),
+        (9, 0, 0, 10, False),
+        (9, 2, 0, 10, False),
+        (10, 0, 0, 11, False),
     ],
 )
-def test_rows_that_do_not_balance_are_refused(applied, quarantined, logged, is_filtered, is_balanced):
+def test_rows_that_do_not_balance_are_refused(applied, quarantined, filtered, logged, is_balanced):
     """Of a batch of ten rows that the source's log tells to be ``logged``."""
-    source = SimpleNamespace(filter="v > 1" if is_filtered else None)
     files = [SimpleNamespace(rows=logged, is_counted=True)]
     pipeline = Bench(Path("/nowhere"), dict(SPEC)).pipeline
-    batch: Any = SimpleNamespace(
-        plan=plan(3), reading=SimpleNamespace(files=files), pipeline=pipeline, runnable=SimpleNamespace(source=source)
-    )
+    batch: Any = SimpleNamespace(plan=plan(3), reading=SimpleNamespace(files=files), pipeline=pipeline)
     told = nullcontext() if is_balanced else pytest.raises(WindowmillError, match="they must balance, so nothing was published")
     with told:
-        check_balance(batch, Counts(rows_read=10, rows_applied=applied, quarantined={"null_time": quarantined}))
+        check_balance(batch, Counts(rows_read=10, rows_applied=applied, filtered=filtered, quarantined={"null_time": quarantined}))
 
 
 def test_the_future_begins_where_the_plan_was_made_however_late_it_is_carried_out(monkeypatch):
