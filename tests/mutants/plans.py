@@ -83,6 +83,15 @@ MUTANTS = {
     f"{LOOKUPS}a_row_that_goes_takes_with_it_what_it_looked_up_before_the_table_changed": [
         ("rows-that-go-leave-what-they-looked-up", "jobs.batch.planning:next_restatement", never("_ and 'lookups' in fields")),
     ],
+    f"{LOOKUPS}a_looked_up_column_of_another_type_is_refused_before_any_work": [
+        ("looked-up-columns-unchecked", "jobs.batch.planning:check_plan", without("_lookups().check_types(...)")),
+    ],
+    f"{LOOKUPS}a_restated_range_leaves_rows_without_a_window_in_it_in_quarantine": [
+        ("rows-out-of-reach-taken", "jobs.batch.restating:touched_rows", instead("_in_reach(...)", "_usable(part)")),
+    ],
+    f"{STEPS}rows_that_filters_leave_out_are_counted": [
+        ("filtered-rows-unread", "jobs.schedulers.local:survey", instead("stored - len(new.table)", "0")),
+    ],
     f"{CHANGES}vouched_intervals_close_windows_to_the_rows_that_they_closed_them_to": [
         (
             "closed-as-by-the-last-batch",
