@@ -59,6 +59,8 @@ def lineage_of(pipeline: Pipeline, summary: Mapping[str, Any] | None) -> Operato
         outputs.append(
             OutputDataset(*sink, facets=facets | _schema(pipeline), outputFacets={"outputStatistics": written} if batches else {})
         )
+        current = None if pipeline.sink is None else pipeline.sink.current
+        outputs += [] if current is None else [OutputDataset(*_of_path(current), facets=facets)]
     return OperatorLineage(
         inputs=inputs, outputs=outputs, run_facets={"windowmill_batches": WindowmillBatchesRunFacet(batches=batches)} if batches else {}
     )
@@ -87,10 +89,14 @@ def _name(table: Table | None) -> tuple[str, str] | None:
         return None
     if table.path is None:
         return CATALOG, str(table.table)
-    local = local_path(table.path)
+    return _of_path(table.path)
+
+
+def _of_path(path: str) -> tuple[str, str]:
+    local = local_path(path)
     if local is not None:
         return "file", str(Path(local).absolute())
-    parts = urlsplit(identity_of(table.path))
+    parts = urlsplit(identity_of(path))
     return f"{parts.scheme}://{parts.netloc}", parts.path.strip("/")
 
 

@@ -72,6 +72,16 @@ def test_a_run_tells_its_tables_columns_and_rows(spec, tmp_path):
     assert (batch["batch"], batch["verdict"], batch["rows_quarantined"]) == (0, "passed", 0)
 
 
+def test_the_table_of_current_rows_is_an_output(write_spec, tmp_path):
+    land(tmp_path, range(6))
+    spec = write_spec(**LOCAL | {'delays"}': f'delays", current: {tmp_path}/now}}'})
+    task = MicroBatchOperator(task_id="micro_batch", spec=spec)
+    task.execute(RUN)
+    written = told(DefaultExtractor(task).extract_on_complete(None))["outputs"]
+    assert [each["name"] for each in written] == [str(tmp_path / "delays"), str(tmp_path / "now")]
+    assert written[1]["facets"]["columnLineage"] == written[0]["facets"]["columnLineage"]
+
+
 def test_what_steps_make_comes_from_what_they_read():
     pipeline = parse_pipeline(
         {
