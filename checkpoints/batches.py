@@ -61,6 +61,7 @@ class _Kinds(ABC):
     kept_from: dict[str, object] | None = None
     reads_others: bool = False
     rejudges: bool = False
+    of_published: bool = False
     kept_batch: int | None = None
     spared: Sequence[int] = ()
 
@@ -350,6 +351,8 @@ class ApplyPlan(_ReplacingPlan):
     reads_others: bool = False
     #: Whether all windows get the rows that its settings of time would have given from the beginning.
     rejudges: bool = field(default=False, metadata=OPTIONAL)
+    #: Whether the rows of the windows that it fills are the published ones, of which only expressions over a row are computed again.
+    of_published: bool = field(default=False, metadata=OPTIONAL)
 
     @property
     def rereads(self) -> bool:
@@ -367,7 +370,7 @@ class ApplyPlan(_ReplacingPlan):
         what = "a changed spec: carries the state over" if self.carried is not None else "a changed spec: rebuilds the state"
         if self.history is not None and self.fills:
             since = "" if self.history == AXIS_BEGIN else f" that end after {format_instant(self.history, instants=instants)}"
-            what += f", fills windows {', '.join(self.fills)}{since}"
+            what += f", fills windows {', '.join(self.fills)}{since}{' from their published rows' if self.of_published else ''}"
         return f"{what}, reads nothing of the source" if self.carried is not None else f"{what}, from {self._versions()}"
 
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from windowmill.checkpoints.batches import ApplyPlan, Batch, Changes, Plan, effective_batches, format_instant, state_plans
 from windowmill.checkpoints.committer import refuse_misfit
-from windowmill.checkpoints.delta_tables import files_of, newest
+from windowmill.checkpoints.delta_tables import delta_rs_can_write, files_of, newest
 from windowmill.checkpoints.ledger import NEW_SINK, Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.state.readers import DeltaState, MemoryState
@@ -58,6 +59,8 @@ if TYPE_CHECKING:
 
 #: Greatest number of edges of new windows that are compared with those of stored slices.
 _MAX_COMPARED_EDGES = 1 << 20
+#: Greatest number of rows of a sink with revisions whose expressions are computed again: all of a window's are in memory at a time.
+_MAX_REVISED_ROWS = 2_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +155,7 @@ def next_apply(
         kept_from=last.plan.definition if keeps or gaps else None,
         reads_others=changes.input_differs,
         rejudges=changes.rejudges,
+        of_published=isinstance(state, FromState) and state.published,
     )
     planning.check_plan(runnable, ledger, source, plan)
     _check_columns(runnable, plan)
@@ -220,19 +224,34 @@ def _from_state(
         raise NotStoredError("its rows go through another filter, or other steps")
     if changes.rejudges:
         raise NotStoredError("its rows are judged by other settings of time")
-    fills = () if history is None else changes.filled
+    published = history is not None and _are_in_rows(runnable, changes)
+    fills = () if history is None or published else changes.filled
     new, old = _parts_of_stored(runnable, ledger, Columns.of_source(source).arrow)
     if changes.changes_emit and any(part.name != "positions" for part in new):  # emit makes no difference to policies
         raise NotStoredError("what it holds of windows depends on emit")
     cut = next((each for each in carried_parts(new, old, changed_windows(changes), fills) if each.recut), None)
     if cut is None:
-        return FromState(None, recut=False)
+        return FromState(None, recut=False, published=published)
     if changes.settings or judged_otherwise(runnable.pipeline, before):
         raise NotStoredError("slices hold rows that were judged by other settings of time")
     check = _SliceCheck.of(runnable, ledger, cut)
     check.edges()
     check.lateness(filled=bool(fills))
-    return FromState(check.reach(AXIS_END if history is None else history, fills, begin), recut=True)
+    return FromState(check.reach(AXIS_END if history is None else history, fills, begin), recut=True, published=published)
+
+
+def _are_in_rows(runnable: Runnable, changes: SpecChanges) -> bool:
+    """Whether all that ``changes`` fill follows from published rows, which this process can read: expressions over one."""
+    own = [runnable.pipeline.aggregates[each.name].expr for each in changes.aggregates if each.fate == "filled"]
+    if not own or None in own or changed_windows(changes) or not is_table(runnable.sink_path) or not delta_rs_can_write(runnable.sink_path):
+        return False
+    table = newest(runnable.sink_path)
+    return not has_revisions(table) or sum(int(file["num_records"]) for file in files_of(table)) <= _MAX_REVISED_ROWS
+
+
+def has_revisions(sink: DeltaTable) -> bool:
+    """Whether a window may have several rows in ``sink``, of which the newest counts."""
+    return any(file.get("max.revision") != 0 for file in files_of(sink))
 
 
 def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, history: int | None, emitted: int | None) -> int | None:
@@ -297,6 +316,7 @@ class FromState:
 
     since: int | None  #: The instant from which on all slices are stored; null for always, and where no windows are made of slices.
     recut: bool  #: Whether windows are filled from slices, or these are cut at other edges.
+    published: bool = False  #: Whether windows are filled from their published rows.
 
 
 def _kept(

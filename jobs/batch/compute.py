@@ -11,15 +11,18 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.committer import ReplacedRange
 from windowmill.checkpoints.data_files import DataFile, remove
 from windowmill.checkpoints.delta_tables import delta_rs_can_write, newest
+from windowmill.checkpoints.quoting import sql_text
 from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_of
 from windowmill.checkpoints.stores import is_table, use_options
-from windowmill.jobs.batch.applying import carried_of, with_gaps
+from windowmill.jobs.batch.applying import carried_of, has_revisions, with_gaps
+from windowmill.jobs.batch.corrections import superseded
 from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job, Step, untimed
 from windowmill.jobs.layouts.base import BatchSurvey, Part
 from windowmill.jobs.layouts.carried import CarriedPart, carry
@@ -39,10 +42,12 @@ from windowmill.jobs.schedulers.exchange import Exchange
 from windowmill.jobs.schedulers.file_rows import FileRows
 from windowmill.jobs.schedulers.tasks import NumberedRows, Quarantining
 from windowmill.jobs.schedulers.writing import REFUSED_SCHEMA, OutputWriter, Target, Targets
+from windowmill.jobs.sources.table_rows import ends_in_sql, queried
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.access import SparkSession, map_in_arrow, running_task
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
+from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.counts import Counts
 
 
@@ -73,13 +78,39 @@ def compute_from_state(job: Job, step: Step) -> ComputedBatch:
     assert plan.carried is not None
     before = runnable.pipeline.meaning_as(plan.carried)
     changed = {window.name for window in runnable.pipeline.windows if window not in before.windows}
-    carried = carried_of(runnable, before, job.input.types, changed, plan.fills, plan.batch)
+    made = () if plan.of_published else plan.fills  # windows that the state fills
+    carried = carried_of(runnable, before, job.input.types, changed, made, plan.batch)
     targets, whole = _targets(job, [each.part for each in carried]), job.input.emission(plan.seen)
     # Without ``history`` the range of window ends is empty, so nothing is published.
     emission = replace(whole, after=min(AXIS_END if plan.history is None else plan.history, whole.through))
     with step("restore", "the state, and what the changed spec keeps and makes of it"), OutputWriter(targets) as writer:
-        output = carry(carried, runnable.places.state, job.check, emission, writer, plan.fills) + writer.output()
+        output = carry(carried, runnable.places.state, job.check, emission, writer, made)
+        if plan.of_published:
+            _write_published(job, writer)
+        output += writer.output()
         return _computed(job, targets, BatchSurvey(None, 0, whole), output, _replaced(job, whole))
+
+
+def _write_published(job: Job, writer: OutputWriter) -> None:
+    """Write the published rows of the windows that the batch of a changed spec fills, in which it computes expressions again."""
+    plan, pipeline, place = job.plan, job.runnable.pipeline, job.runnable.sink_path
+    if not is_table(place):
+        return
+    table, schema = newest(place), result_schema(pipeline, job.input.types)
+    there = set(pa.schema(table.schema().to_arrow()).names)
+    types = {field.name: field.type for field in schema} | ({RETRACTED: pa.bool_()} if RETRACTED in there else {})
+    for window in plan.fills:
+        own = f'"window" = {sql_text(window)} AND {ends_in_sql(timed=not pipeline.time.integer_axis)} > {plan.history}'
+        found = queried(table, types, own, {name: name for name in types if name in there})
+        for published in found if not has_revisions(table) else [pa.concat_tables([pa.schema(list(types.items())).empty_table(), *found])]:
+            batch = pa.repeat(pa.scalar(plan.batch, pa.int64()), len(published))
+            rows = published.set_column(published.schema.get_field_index("batch"), "batch", batch)
+            if RETRACTED in there:  # rows that no longer count are not validated
+                counts = np.ones(len(rows), np.bool_)
+                counts[superseded(pipeline, rows).to_numpy()] = False
+                writer.results(rows.filter(pa.array(~counts)))
+                rows = rows.filter(pa.array(counts)).drop_columns([RETRACTED])
+            writer.results(rows)
 
 
 def _keep_state(job: Job, writer: OutputWriter) -> Output:

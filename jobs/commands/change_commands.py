@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 #: What is read of the source where the state is carried over, and what windows and aggregates are filled from.
 _NOTHING = "nothing of the source"
-_ORIGINS = {"state": "state", "source": "the source"}
+_ORIGINS = {"state": "state", "source": "the source", "published rows": "its published rows"}
 #: Bytes of files that one task of Spark reads.
 _TASK_BYTES = 128 << 20
 #: Released batches, the newest ones, whose broken rules are named.
@@ -203,7 +203,8 @@ def _state(found: Application, pipeline: Pipeline) -> dict[str, Any]:
     if isinstance(found.state, NotStoredError):
         return {"from": "source", "why": str(found.state), "recut": False, "slices_since": None}
     since = bound(found.state.since, not pipeline.time.integer_axis)
-    return {"from": "state", "why": None, "recut": found.state.recut, "slices_since": since}
+    origin = "published rows" if found.state.published else "state"
+    return {"from": origin, "why": None, "recut": found.state.recut, "slices_since": since}
 
 
 def _tree(data: Mapping[str, Any], found: Application) -> Tree:

@@ -115,6 +115,43 @@ def test_runs_backfills_corrections_and_changed_specs_compute_them(tmp_path, emi
     assert {(row["name"], row["least"] - row["n"]) for row in rows} == {("A", -1), ("B", -1)}
 
 
+@pytest.mark.local
+@pytest.mark.parametrize("emit", ["final", "revise"])
+@pytest.mark.parametrize("history", [AXIS_BEGIN, 200, None])
+def test_changed_expressions_are_computed_of_published_rows(tmp_path, emit, history):
+    """The batch reads nothing of the source, and leaves all else of the rows as it is, retracted ones and earlier revisions included."""
+    pipeline = pipeline_of(tmp_path, emit=emit)
+    for first in range(0, 60, 20):
+        late = [row for row in ROWS if emit == "revise" and row["t"] == first * 7 - 14]
+        land(tmp_path, [*ROWS[first : first + 20], *late])
+        loop.run(pipeline, quiet())
+    DeltaTable(tmp_path / "source").delete("t = 210")
+    loop.run(pipeline, quiet())
+    before = DeltaTable(tmp_path / "sink").to_pyarrow_table().to_pylist()
+    assert any(row["retracted"] for row in before)
+    aggregates = {name: each for name, each in AGGREGATES.items() if name != "twice"} | {
+        "name": {"expr": "upper(k)"},
+        "least": {"expr": "n - 1"},
+    }
+    done = loop.apply(pipeline_of(tmp_path, emit=emit, aggregates=aggregates), quiet(), history=history)
+    assert done.outcome.counts.rows_read == 0
+    assert done.plan.of_published == (history is not None)
+    rows = DeltaTable(tmp_path / "sink").to_pyarrow_table().to_pylist()
+    changed = {"name", "least", "batch", "twice"}
+    assert sorted(repr({name: row[name] for name in row if name not in changed}) for row in rows) == sorted(
+        repr({name: row[name] for name in row if name not in changed}) for row in before
+    )
+    for row in rows:
+        fills = history is not None and row["window_end"] > history
+        assert (row["batch"] == done.plan.batch) == fills
+        assert row["least"] == (row["n"] - 1 if fills and not row["retracted"] else None)
+        assert row["name"] == (None if row["retracted"] else row["k"].upper() if fills else f"{row['k']}:{row['n']}")
+    land(tmp_path, [{**ROWS[-1], "t": ROWS[-1]["t"] + 900}])
+    loop.run(pipeline_of(tmp_path, emit=emit, aggregates=aggregates), quiet())
+    newest = DeltaTable(tmp_path / "sink").to_pyarrow_table(filters=pc.field("batch") > done.plan.batch).to_pylist()
+    assert {row["least"] - row["n"] for row in newest if not row["retracted"]} == {-1}
+
+
 @pytest.mark.parametrize(
     ("written", "problem"),
     [
