@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+#: Marks a field that a record of the ledger may lack: then it has its default value.
+OPTIONAL: Mapping[str, bool] = {"optional": True}
+
 
 @dataclass(frozen=True, slots=True)
 class WindowRows:
@@ -28,6 +31,8 @@ class Counts:
     rows_read: int = 0
     rows_applied: int = 0
     rows_late: int = 0
+    #: Number of rows that are left out because an applied one with the same id came before.
+    duplicates: int = field(default=0, metadata=OPTIONAL)
     #: Number of rows changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``.
     rows_ignored: int = 0
     #: Number of quarantined rows by reason.
@@ -65,7 +70,7 @@ class Counts:
         return {name: getattr(self, name) for name in _SHOWN}
 
 
-_SHOWN = ("rows_read", "rows_applied", "rows_late", "late_missed", "rows_quarantined", "rows_ignored", "rows_published")
+_SHOWN = ("rows_read", "rows_applied", "rows_late", "late_missed", "rows_quarantined", "duplicates", "rows_ignored", "rows_published")
 
 
 def _added(one: Any, other: Any) -> Any:

@@ -152,7 +152,8 @@ class Columns:
         uses = [
             (f"windows.{index}.{field}", use) for index, window in enumerate(pipeline.windows) for field, use in window.columns().items()
         ]
-        for where, name in [*keys, *ties, *((where, use.column) for where, use in uses), *axis]:
+        copies = [(f"dedup.by.{index}", name) for index, name in enumerate(() if pipeline.dedup is None else pipeline.dedup.by)]
+        for where, name in [*keys, *ties, *copies, *((where, use.column) for where, use in uses), *axis]:
             if name not in self.struct.names:
                 yield where, no_column(place, name, set(self.struct.names))
         for where, name in keys:
@@ -162,6 +163,9 @@ class Columns:
         for where, name in ties:
             if isinstance(kinds[name], T.ArrayType | T.MapType | T.StructType):
                 yield where, f"{name!r} is {kinds[name].simpleString()}; expected values that have an order"
+        for where, name in copies:
+            if isinstance(kinds[name], T.MapType | T.VariantType):
+                yield where, f"{name!r} is {kinds[name].simpleString()}; expected values of which two can be equal"
         unit = pipeline.time.unit
         for where, name in axis:
             kind = kinds[name]
