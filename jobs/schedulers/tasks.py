@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from windowmill.checkpoints.data_files import DataFile
     from windowmill.checkpoints.state.readers import DeltaState
     from windowmill.jobs.layouts.input import Emission, SourceInput, TableInput
+    from windowmill.jobs.layouts.output import Role
     from windowmill.jobs.layouts.unique import Deduplication
     from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.kernels.combine import Ints
@@ -205,7 +206,7 @@ def without_duplicates(
     seen, refused = targets.of["seen"], targets.of["refused"]
     own = replace(targets, of={"state": seen, "refused": refused})
     done = Exchange(spark, work, new.source(work), None, shuffle_partitions(batch, spark)).compute(own)
-    files = {"seen": done.files.get("state", ()), "refused": done.files.get("refused", ())}
+    files: dict[Role, tuple[DataFile, ...]] = {"seen": done.files.get("state", ()), "refused": done.files.get("refused", ())}
     parts = [batch.column(0).to_numpy() for batch in read_files(refused.table, files["refused"])]
     numbers = np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
     return replace(new, left_out=numbers), Output(files, Counts(duplicates=len(numbers)), executors=done.executors)

@@ -68,8 +68,8 @@ class Arrivals:
 
     def at(self, places: Ints | slice) -> Arrivals:
         """The rows at these ``places``."""
-        own = (self.high, self.low, self.time, self.commit, self.watermark, self.counts)
-        return Arrivals(*(column[places] for column in own))
+        high, low, time, commit, watermark = (column[places] for column in (self.high, self.low, self.time, self.commit, self.watermark))
+        return Arrivals(high, low, time, commit, watermark, self.counts[places])
 
     @property
     def entries(self) -> pa.Table:
