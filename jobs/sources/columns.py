@@ -22,6 +22,7 @@ from windowmill.windowing.columnar.added_columns import TAKEN
 from windowmill.windowing.errors import SourceSchemaError, first_line, no_column
 from windowmill.windowing.kernels.layout import WiderPartials
 from windowmill.windowing.layouts import divide, live_columns
+from windowmill.windowing.registry import imported
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -227,6 +228,7 @@ def used_columns(pipeline: Pipeline, names: Iterable[str]) -> list[str]:
     names = list(names)
     used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, names)}
     used |= set(read_by(every_condition(pipeline), names))
+    used |= set(() if pipeline.dedup is None else (*pipeline.dedup.by, *pipeline.time.tie_break))
     return [name for name in names if name in used]
 
 
@@ -247,6 +249,14 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
             raise SourceSchemaError(_gone(field, new, place))
         _check_same(field, new[field.name], field.name, place)
         wider = new[field.name].dataType
+        if pipeline.dedup is not None and field.name in pipeline.dedup.by and wider != field.dataType:
+            kind_of = imported("windowmill.windowing.columnar.duplicates:kind_of")
+            kinds = [kind_of(Columns(struct).arrow[field.name]) for struct in (old, new)]
+            if kinds[0] != kinds[1]:
+                raise SourceSchemaError(
+                    f"source {place}: column {field.name!r} was {_declared(field)} and is now {_declared(new[field.name])}, and dedup.by "
+                    "names it: rows with its old values would not be remembered; bring the type back, or rebuild in a new sink"
+                )
         is_padded_alike = _paddings(field) == _paddings(new[field.name])
         if is_padded_alike and (field.name not in stored or wider == field.dataType or _plain(wider) == _plain(field.dataType)):
             continue

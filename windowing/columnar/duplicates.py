@@ -50,9 +50,17 @@ def ids_of(values: pa.Table) -> tuple[Ints, Ints]:
 
 def _seeds(half: str, schema: pa.Schema) -> list[str]:
     """Names of columns that give each its own hash in each half."""
-    kinds = [field.type.value_type if pa.types.is_dictionary(field.type) else field.type for field in schema]
-    names = [next((name for name, holds in _KINDS.items() if holds(kind)), str(kind)) for kind in kinds]
-    return [f"{half} {place} {name}" for place, name in enumerate(names)]
+    return [f"{half} {place} {kind_of(field.type)}" for place, field in enumerate(schema)]
+
+
+def kind_of(kind: pa.DataType) -> str:
+    """A name for the types of which equal values have equal ids; that of the type itself if there are no others.
+
+    >>> kind_of(pa.int16()), kind_of(pa.int64()), kind_of(pa.date32())
+    ('integer', 'integer', 'date32[day]')
+    """
+    own = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return next((name for name, holds in _KINDS.items() if holds(own)), str(own))
 
 
 @dataclass(frozen=True)
