@@ -24,7 +24,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.commands.try_command import attempt
-from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.jobs.dataframe import aggregate
 from windowmill.windowing.errors import HeldError, OutOfTurnError, UnsupportedError, WindowmillError
 from windowmill.windowing.specfile import parse_pipeline
 
@@ -259,3 +259,72 @@ def hold(twins: Twins, then: str) -> None:
                 loop.run(pipeline, quiet(), ruling="release")
             elif then == "abandon":
                 loop.abandon(pipeline, quiet())
+
+
+@pytest.mark.parametrize("engine", ["kernel", "reference"])
+@pytest.mark.parametrize("seed", range(12))
+def test_try_leaves_out_what_runs_leave_out(tmp_path, seed, engine):
+    rng = random.Random(seed)
+    twins = Twins(tmp_path, a_spec(rng), seed=seed)
+    lines: dict[str, list[Row]] = {"raw": [], "plain": []}
+    for _ in range(60):
+        rows = [row | {"t": row["t"] or 0} for row in twins.some_rows()][:5]
+        rows += [{"t": None, "k": "a", "v": 0, "id": None, "part": None, "o": 0}] * (5 - len(rows))
+        copies = twins.rule.duplicates(rows)
+        twins.rows += rows
+        twins.now += rng.choice([0, 5, 10])
+        lines["raw"] += rows
+        lines["plain"] += [row | {"k": COPY if is_copy else row["k"]} for row, is_copy in zip(rows, copies, strict=True)]
+    found = {}
+    for name, pipeline in zip(lines, twins.pipelines(), strict=True):
+        text = "\n".join(map(json.dumps, lines[name])).encode()
+        cut = {"batch_rows": rng.choice([None, 5, 30])} if name == "raw" else {}
+        found[name] = [row for row in attempt(pipeline, text, engine=engine, commit_rows=5, **cut).rows if row["k"] != COPY]
+    assert found["raw"] == found["plain"]
+    assert any(row["k"] == COPY for row in lines["plain"])
+
+
+SPARK = ["one task", "many tasks", "read by Spark", "read by Spark, many tasks"]
+
+
+@pytest.fixture(params=SPARK)
+def computed_by_spark(request, monkeypatch, spark):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "spark")
+    if "many" in request.param:
+        compute_by_many_tasks(monkeypatch)
+    if "read" in request.param:
+        use_spark_for_small_batches(monkeypatch)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", [1, 4])
+def test_spark_leaves_out_what_this_process_leaves_out(tmp_path, computed_by_spark, seed):
+    twins = Twins(tmp_path, a_spec(random.Random(seed)), exact=True, seed=seed)
+    for _ in range(3):
+        for _ in range(3):
+            twins.land()
+        twins.each(run)
+        twins.check()
+    assert twins.counted() == {"read": len(twins.rows), "duplicates": twins.duplicates}
+    assert twins.duplicates
+    twins.each(lambda pipeline: loop.backfill(pipeline, quiet(), begin=-50, end=twins.now))
+    twins.check()
+    twins.each(lambda pipeline: loop.restate(pipeline, quiet()))
+    twins.check()
+    twins.land()
+    twins.each(run)
+    twins.check()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", range(4))
+def test_aggregate_leaves_out_all_but_the_first_of_each(tmp_path, spark, seed):
+    twins = Twins(tmp_path, a_spec(random.Random(seed)), seed=seed)
+    rows = [row | {"o": number} for number, row in enumerate(row for _ in range(8) for row in twins.some_rows())]
+    copies = twins.rule.duplicates(rows)
+    frame = spark.createDataFrame(pa.Table.from_pylist(rows, SCHEMA))
+    left = [row for row, is_copy in zip(rows, copies, strict=True) if not is_copy]
+    plain = spark.createDataFrame(pa.Table.from_pylist(left, SCHEMA))
+    raw, without = twins.pipelines()
+    assert sorted(map(repr, aggregate(frame, raw).collect())) == sorted(map(repr, aggregate(plain, without).collect()))
+    assert any(copies)
