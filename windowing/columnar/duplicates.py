@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: Columns of an entry.
 ENTRIES = pa.schema([(ID_HIGH, pa.int64()), (ID_LOW, pa.int64()), (TIME, pa.int64())])
-#: Kinds of types whose values are hashed alike, by a test of the type: a column that becomes wider keeps its ids.
+#: Kinds of types whose equal values have equal hashes, by a test of the type: a column that becomes wider keeps its ids.
 _KINDS = {
     "integer": pa.types.is_integer,
     "float": pa.types.is_floating,
