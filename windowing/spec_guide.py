@@ -104,8 +104,7 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
             ["event_id"],
         ),
         "within": (
-            "How far the watermark passes the time of an applied row before it is forgotten and its values are free again; "
-            + "by default `disorder`, `lateness` and the longest window.",
+            "How long behind the watermark a row is remembered; by default `disorder`, `lateness` and the longest window together.",
             "1 hour",
         ),
     },
