@@ -65,8 +65,6 @@ def check_lengths(pipeline: Pipeline) -> None:
     if least > greatest or delay > _REACH:
         where = "windows" if least > greatest else "time: disorder and lateness"
         raise SpecError(f"{name}: {where}: lengths reach beyond the time axis; make them shorter")
-    if pipeline.dedup is not None and pipeline.remembers_for > _REACH:
-        raise SpecError(f"{name}: dedup.within: reaches beyond the time axis; make it shorter")
     for index, window in enumerate(pipeline.windows):
         origin = window.counted_from
         if isinstance(origin, int) and abs(origin) > _REACH // 2:

@@ -25,7 +25,8 @@ from windowmill.jobs.batch import loop
 from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.dataframe import aggregate
-from windowmill.windowing.errors import HeldError, OutOfTurnError, UnsupportedError, WindowmillError
+from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.errors import HeldError, OutOfTurnError, SourceSchemaError, SpecError, UnsupportedError, WindowmillError
 from windowmill.windowing.specfile import parse_pipeline
 
 Row = dict[str, Any]
@@ -333,3 +334,149 @@ def test_aggregate_leaves_out_all_but_the_first_of_each(tmp_path, spark, seed):
     raw, without = twins.pipelines()
     assert sorted(map(repr, aggregate(frame, raw).collect())) == sorted(map(repr, aggregate(plain, without).collect()))
     assert any(copies)
+
+
+def a_grid(**dedup: Any) -> dict[str, Any]:
+    """A pipeline of hourly numbers."""
+    return {
+        "pipeline": "unique",
+        "dedup": {"by": ["id"], **dedup},
+        "keys": ["k"],
+        "time": {"column": "t", "unit": "none", "disorder": 10, "lateness": 10},
+        "windows": [{"name": "tens", "type": "tumbling", "size": 10}],
+        "aggregates": {"n": {"count": "*"}},
+        "quarantine": {"warn": "never", "hold": "never"},
+    }
+
+
+class Counted:
+    """A pipeline over rows (t, k, id), which counts them by window."""
+
+    def __init__(self, folder: Path, spec: dict[str, Any]) -> None:
+        self.folder, self.spec = folder, spec | {"source": {"path": str(folder / "source"), "changes": "restate"}}
+        self.spec |= {"sink": {"path": str(folder / "sink")}}
+
+    @property
+    def pipeline(self) -> Any:
+        return parse_pipeline(self.spec)
+
+    def land(self, *rows: tuple[int, str, Any]) -> None:
+        table = pa.Table.from_pylist([{"t": t, "k": k, "id": own} for t, k, own in rows], SCHEMA)
+        write_deltalake(self.folder / "source", table, mode="append")
+
+    def run(self) -> None:
+        run(self.pipeline)
+
+    def apply(self, **fields: Any) -> None:
+        self.spec |= fields
+        self.spec = {name: value for name, value in self.spec.items() if value is not None}
+        loop.apply(self.pipeline, quiet(), history=AXIS_BEGIN)
+
+    @property
+    def rows(self) -> dict[tuple[str, int], int]:
+        found = latest(self.pipeline, DeltaTable(self.folder / "sink").to_pyarrow_table().to_pylist())
+        return {(row["k"], row["window_end"]): row["n"] for row in found}
+
+    @property
+    def remembered(self) -> int:
+        return DeltaTable(self.folder / "sink.windowmill" / "seen").to_pyarrow_table().num_rows
+
+    def batches(self) -> list[Any]:
+        return Ledger(str(self.folder / "sink.windowmill" / "ledger")).batches()
+
+
+@pytest.mark.local
+def test_a_changed_dedup_recomputes_the_history(tmp_path):
+    own = Counted(tmp_path, a_grid() | {"dedup": None})
+    own.spec.pop("dedup")
+    own.land((1, "a", "x"), (2, "a", "x"), (3, "a", "y"), (5, "b", "y"))
+    own.land((40, "a", "z"))
+    own.run()
+    assert own.rows == {("a", 10): 3, ("b", 10): 1}
+    own.apply(dedup={"by": ["id"]})
+    assert own.rows == {("a", 10): 2}
+    own.land((41, "a", "z"), (45, "b", "z"), (80, "a", "w"))
+    own.run()
+    assert own.rows == {("a", 10): 2, ("a", 50): 1}
+    assert own.remembered == 4  # x and y have expired, but lie in a file with z
+    own.apply(dedup={"by": ["id", "k"]})
+    assert own.rows == {("a", 10): 2, ("b", 10): 1, ("a", 50): 1, ("b", 50): 1}
+    own.apply(windows=[*own.spec["windows"], {"name": "other", "type": "tumbling", "size": 20}])
+    assert {key: n for key, n in own.rows.items() if key[1] == 60} == {("a", 60): 1, ("b", 60): 1}
+    own.land((81, "a", "w"), (130, "a", "v"))
+    own.run()
+    assert own.batches()[-1].counts.duplicates == 1
+    own.apply(dedup=None)
+    assert own.rows[("a", 50)] == 2
+    assert own.remembered == 0
+
+
+@pytest.mark.local
+def test_a_restatement_counts_the_copy_of_a_row_that_is_gone(tmp_path):
+    own = Counted(tmp_path, a_grid(within=30))
+    own.land((1, "a", "x"), (3, "b", "y"))
+    own.land((12, "b", "x"), (13, "a", "y"), (14, "c", "z"))
+    own.land((60, "a", "w"))
+    own.run()
+    assert own.rows == {("a", 10): 1, ("b", 10): 1, ("c", 20): 1}
+    DeltaTable(tmp_path / "source").delete("t = 1")
+    own.run()
+    assert own.rows == {("b", 10): 1, ("b", 20): 1, ("c", 20): 1}
+    DeltaTable(tmp_path / "source").update(predicate="t = 13", updates={"id": "'other'"})
+    own.run()
+    assert own.rows == {("b", 10): 1, ("a", 20): 1, ("b", 20): 1, ("c", 20): 1}
+    # What is remembered is that of the rows as they are now.
+    own.land((61, "a", "w"), (62, "b", "w"), (110, "c", "u"))
+    own.run()
+    assert own.rows[("a", 70)] == 1
+    assert ("b", 70) not in own.rows
+
+
+@pytest.mark.local
+def test_entries_expire_with_the_watermark_and_are_merged(tmp_path, monkeypatch):
+    monkeypatch.setattr(seen, "FEW_FILES", 3)
+    own = Counted(tmp_path, a_grid())
+    sizes = []
+    for number in range(40):
+        own.land(*((number * 5 + extra, "a", f"{number}-{extra}") for extra in range(4)))
+        own.run()
+        sizes.append((own.remembered, len(DeltaTable(tmp_path / "sink.windowmill" / "seen").file_uris())))
+    # Of 30 behind the watermark, which is 10 behind the newest row, and what has expired since files were merged.
+    assert all(32 <= rows <= 90 for rows, _ in sizes[12:])
+    assert all(files <= 12 for _, files in sizes)
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("dedup", "problem"),
+    [
+        ({"by": []}, "dedup.by"),
+        ({"by": ["id", "ID"]}, "the name 'id' is given twice"),
+        ({"by": ["id"], "within": -1}, "dedup.within: got -1; expected a fixed length, zero or more"),
+        ({"by": ["id"], "within": "5 minutes"}, "dedup.within: got 5 minutes; expected a plain integer"),
+        ({"by": ["id"], "within": "1 month"}, "dedup.within: got 1 month; expected a fixed length"),
+        ({"by": ["nothing"]}, "dedup.by.0: .*'nothing'"),
+        ({"by": ["m"]}, "dedup.by.0: 'm' is map<string,bigint>; expected values of which two can be equal"),
+    ],
+    ids=str,
+)
+def test_a_dedup_that_cannot_be_is_refused(tmp_path, dedup, problem):
+    fields = [("t", pa.int64()), ("k", pa.string()), ("id", pa.string()), ("m", pa.map_(pa.string(), pa.int64()))]
+    write_deltalake(tmp_path / "source", pa.Table.from_pylist([{"t": 1, "k": "a", "id": "x", "m": []}], pa.schema(fields)))
+    with pytest.raises((SpecError, SourceSchemaError), match=problem):
+        Counted(tmp_path, a_grid() | {"dedup": dedup}).run()
+
+
+@pytest.mark.local
+def test_rows_of_a_struct_and_behind_steps(tmp_path):
+    kind = pa.schema([("t", pa.int64()), ("k", pa.string()), ("event", pa.struct([("id", pa.string())]))])
+    events = [(1, {"id": "x"}), (2, {"id": "X"}), (3, {"id": "y"}), (4, None), (5, {"id": None})]
+    rows = [{"t": t, "k": "a", "event": event} for t, event in events]
+    write_deltalake(tmp_path / "source", pa.Table.from_pylist([*rows, {"t": 50, "k": "a", "event": {"id": "z"}}], kind))
+    own = Counted(tmp_path, a_grid() | {"dedup": {"by": ["event.id"]}})
+    own.run()
+    assert own.rows == {("a", 10): 5}
+    other = Counted(tmp_path, a_grid() | {"dedup": {"by": ["low"]}, "steps": [{"columns": {"low": "lower(event.id)"}}]})
+    other.spec["sink"] = {"path": str(tmp_path / "other")}
+    run(other.pipeline)
+    assert DeltaTable(tmp_path / "other").to_pyarrow_table().column("n").to_pylist() == [4]
