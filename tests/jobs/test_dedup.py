@@ -25,6 +25,7 @@ from windowmill.jobs.batch import loop
 from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.dataframe import aggregate
+from windowmill.jobs.verify.check import verify
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import HeldError, OutOfTurnError, SourceSchemaError, SpecError, UnsupportedError, WindowmillError
 from windowmill.windowing.specfile import parse_pipeline
@@ -480,3 +481,28 @@ def test_rows_of_a_struct_and_behind_steps(tmp_path):
     other.spec["sink"] = {"path": str(tmp_path / "other")}
     run(other.pipeline)
     assert DeltaTable(tmp_path / "other").to_pyarrow_table().column("n").to_pylist() == [4]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_verify_recomputes_without_duplicates(tmp_path, spark, monkeypatch, seed, exact):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    rng = random.Random(seed)
+    spec = a_spec(rng)
+    spec["windows"] = [GRIDS[0], *rng.sample(OTHERS[:2], seed % 2)]
+    twins = Twins(tmp_path, spec, exact=exact, seed=seed)
+    for _ in range(6):
+        for _ in range(3):
+            twins.land()
+        twins.each(run)
+    assert twins.duplicates
+    found = verify(twins.pipelines()[0], quiet(), number=60, seed=1).comparison
+    assert [(row.row, row.differences) for row in found.differing] == []
+    assert len(found.rows) >= 10
+    # A copy that counted nevertheless is found.
+    place = tmp_path / "raw" / "source"
+    rows = DeltaTable(place).to_pyarrow_table().to_pylist()
+    write_deltalake(place, pa.Table.from_pylist([row | {"id": None} for row in rows], SCHEMA), mode="overwrite")
+    changed = verify(twins.pipelines()[0], quiet(), number=60, seed=1).comparison
+    assert changed.differing or changed.left_out
