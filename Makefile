@@ -13,7 +13,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test test-without-spark test-on-spark cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-changes bench-data-docs bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-history bench-corrections bench-around-windows bench-long-life bench-report bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint docs fmt doctor s3-jars reference screenshots release lowest lock clean
+.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test test-without-spark test-on-spark cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-changes bench-data-docs bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-dedup bench-history bench-corrections bench-around-windows bench-long-life bench-report bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint docs fmt doctor s3-jars reference screenshots release lowest lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z0-9-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -105,6 +105,9 @@ bench-cost: setup ## Time runs over 1,000 new rows by kind of window and aggrega
 
 bench-current: setup ## Time runs beside Structured Streaming and beside Spark recomputing (about 20 minutes)
 	$(PY) -m benchmarks.keeping_current
+
+bench-dedup: setup ## Time runs over 1,000 rows with 10 million remembered ids beside runs without dedup (about 5 minutes)
+	@$(PY) -m benchmarks.remembered
 
 bench-history: setup ## Time 90 days of history in one job beside a run a day (about 15 minutes)
 	$(PY) -m benchmarks.history

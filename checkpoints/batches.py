@@ -17,15 +17,13 @@ from deltalake import Schema
 
 from windowmill.checkpoints.data_files import DataFile, stored_type
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, from_us
-from windowmill.windowing.counts import Counts, Totals
+from windowmill.windowing.counts import OPTIONAL, Counts, Totals
 
 if TYPE_CHECKING:
     from windowmill.windowing.watermark import LatenessRule
 
 #: For each earlier batch, the last source version that it read, and the instant through which windows were closed to its rows.
 FoundClosed = list[tuple[int, int | None]]
-#: Marks a field that a record leaves out where it has its default value.
-OPTIONAL: Mapping[str, bool] = {"optional": True}
 
 
 class _Kinds(ABC):
@@ -125,6 +123,11 @@ class Plan(_Kinds):
     def replaces_state(self) -> bool:
         """Whether the batch reads no state, and replaces the existing state by the one that it builds."""
         return False
+
+    @property
+    def remembers(self) -> bool:
+        """Whether the batch remembers the rows that it applies, so that later ones with their ids are duplicates."""
+        return self.builds_state
 
     @property
     def rereads(self) -> bool:
@@ -353,6 +356,10 @@ class ApplyPlan(_ReplacingPlan):
     rejudges: bool = field(default=False, metadata=OPTIONAL)
     #: Whether the rows of the windows that it fills are the published ones, of which only expressions over a row are computed again.
     of_published: bool = field(default=False, metadata=OPTIONAL)
+
+    @property
+    def remembers(self) -> bool:
+        return self.reads_others or self.rejudges
 
     @property
     def rereads(self) -> bool:
@@ -595,10 +602,10 @@ class Batch:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Roles of the tables that ``discarded`` leaves unchanged: also the state, if the batch is to replace it to fit past rows."""
+        """Roles of the tables that ``discarded`` leaves unchanged: also those of state, if the batch is to replace it to fit past rows."""
         if self.verdict != "discarded":
             return ()
-        return ("sink", "current", "state") if self.is_backfill and self.plan.replaces_state else ("sink", "current")
+        return ("sink", "current", "state", "seen") if self.is_backfill and self.plan.replaces_state else ("sink", "current")
 
     @property
     def is_backfill(self) -> bool:

@@ -11,7 +11,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -54,19 +54,37 @@ class DataFile:
     stats: str
 
 
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How the files of a table are written whose columns have few equal values."""
+
+    encodings: Mapping[str, str]  #: Parquet's encoding of each column.
+    group_rows: int  #: Rows of a row group.
+
+
 class FileWriter(AbstractContextManager["FileWriter"]):
     """Writes the rows of one task and table: a context manager; after an error nothing that it wrote is left.
 
     Files have the columns of ``schema``, and their rows are sorted by ``order``, if given: then up to :data:`ROWS_PER_FILE` rows are kept
-    in memory.
+    in memory. ``packing`` is null for tables in general.
     """
 
-    def __init__(self, table: str, schema: pa.Schema, *, batch: int, attempt: str, task: int, order: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        table: str,
+        schema: pa.Schema,
+        *,
+        batch: int,
+        attempt: str,
+        task: int,
+        order: Sequence[str] = (),
+        packing: Packing | None = None,
+    ) -> None:
         self._table, (self._fs, self._root) = table, filesystem_of(table)
         self._schema = pa.schema([field.with_type(stored_type(field.type)) for field in schema])
         self._texts = [field.name for field in self._schema if pa.types.is_string(field.type) or pa.types.is_nested(field.type)]
         self._name = f"part-b{batch:06d}-{attempt}-{task}-{uuid.uuid4().hex[:8]}"
-        self._order = [(name, "ascending") for name in order]
+        self._order, self._packing = [(name, "ascending") for name in order], packing
         self._waiting: list[pa.Table] = []
         self._waiting_rows = self._waiting_bytes = self._rows = 0
         self._writer: pq.ParquetWriter | None = None
@@ -136,19 +154,20 @@ class FileWriter(AbstractContextManager["FileWriter"]):
             path = f"{self._name}-{len(self._paths)}.snappy.parquet"
             make_folder(self._table)
             self._paths.append(path)
+            # All columns but floats, most of which differ. A writer has other names for nested columns.
+            nested = any(map(pa.types.is_nested, self._schema.types))
+            dictionaries = True if nested else [name for name in self._schema.names if name not in floats]
             self._writer = pq.ParquetWriter(
                 f"{self._root}/{path}",
                 self._schema,
                 filesystem=self._fs,
-                # All columns but floats, most of which differ. A writer has other names for nested columns.
-                use_dictionary=True
-                if any(map(pa.types.is_nested, self._schema.types))
-                else [name for name in self._schema.names if name not in floats],
+                use_dictionary=dictionaries if self._packing is None else False,
+                column_encoding=None if self._packing is None else dict(self._packing.encodings),
                 write_page_checksum=True,
                 store_schema=False,
                 metadata_collector=self._footer,
             )
-        self._writer.write_table(table, row_group_size=ROWS_PER_GROUP)
+        self._writer.write_table(table, row_group_size=ROWS_PER_GROUP if self._packing is None else self._packing.group_rows)
         self._rows += table.num_rows
         self._with_nan |= {name for name in floats if pc.any(pc.is_nan(table.column(name))).as_py()}
 
@@ -166,10 +185,18 @@ class FileWriter(AbstractContextManager["FileWriter"]):
 
 
 def write_files(
-    table: str, schema: pa.Schema, parts: Iterable[pa.Table], *, batch: int, attempt: str, task: int = 0, order: Sequence[str] = ()
+    table: str,
+    schema: pa.Schema,
+    parts: Iterable[pa.Table],
+    *,
+    batch: int,
+    attempt: str,
+    task: int = 0,
+    order: Sequence[str] = (),
+    packing: Packing | None = None,
 ) -> tuple[DataFile, ...]:
     """Write the rows of ``parts`` as :class:`FileWriter` does; returns the files."""
-    with FileWriter(table, schema, batch=batch, attempt=attempt, task=task, order=order) as writer:
+    with FileWriter(table, schema, batch=batch, attempt=attempt, task=task, order=order, packing=packing) as writer:
         for rows in parts:
             writer.write(rows)
     return writer.close()

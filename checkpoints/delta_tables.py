@@ -81,7 +81,7 @@ WRITABLE_BY_SPARK = WRITABLE_BY_DELTA_RS | {
 }
 _CATALOG = ("catalogManaged", "catalogOwned-preview", "coordinatedCommits-preview")
 #: The format that this release writes and reads, for each kind of table.
-FORMATS = {"state": 5, "quarantine": 1, "quality": 1, "held": 1}
+FORMATS = {"state": 5, "seen": 1, "quarantine": 1, "quality": 1, "held": 1}
 #: Name of the table property with the format.
 FORMAT = "windowmill.format"
 #: Number of files above which a table is compacted.

@@ -45,7 +45,9 @@ ACCEPT = "windowmill run --accept-changes"
 #: No batch needs what these tables contain, so a pipeline can go on without it; the current table is made of the sink again.
 EXPENDABLE = ("quarantine", "quality", "current")
 #: The tables to which a batch commits, in this order; a batch that is held, abandoned or discarded leaves some out.
-ORDER = ("quality", "sink", "current", "quarantine", "state")
+ORDER = ("quality", "sink", "current", "quarantine", "state", "seen")
+#: The tables that later batches read: a change of them by others is never accepted.
+REMEMBERED = ("state", "seen")
 
 _NO_KEYS = CurrentView(())
 
@@ -92,7 +94,7 @@ class BatchCommit:
 
 @dataclass(frozen=True)
 class OwnTable:
-    """The Delta table at ``place``; its ``role`` in the pipeline is sink, current, state, quarantine or quality, or held.
+    """The Delta table at ``place``; its ``role`` in the pipeline is sink, current, state, seen, quarantine or quality, or held.
 
     The simulator of the tests has tables in memory with the same methods.
     """
@@ -211,7 +213,7 @@ class OwnTable:
 def own_tables(runnable: Runnable, beyond: Committer | None = None) -> dict[str, OwnTable]:
     """The tables that the pipeline writes, by role; ``beyond`` commits to those that delta-rs cannot write."""
     places = runnable.places
-    paths = {name: getattr(places, name) for name in ("state", "quarantine", "quality", "held")} | {"sink": runnable.sink_path}
+    paths = {name: getattr(places, name) for name in (*REMEMBERED, "quarantine", "quality", "held")} | {"sink": runnable.sink_path}
     found = {role: OwnTable(role, path, DeltaRsCommitter(beyond)) for role, path in paths.items()}
     if runnable.current_path is not None:
         found["current"] = OwnTable("current", runnable.current_path, DeltaRsCommitter(), CurrentView.of(runnable.pipeline))
@@ -253,13 +255,13 @@ def verify(ledger: Ledger, tables: Mapping[str, OwnTable], *, accept_changes: bo
             _refuse_orphans(ledger, tables)
         for role, written in ledger.written().items():
             if role in tables:  # the spec may want no current table any more
-                _verify_table(ledger, tables[role], written, accept_changes=accept_changes and role != "state")
+                _verify_table(ledger, tables[role], written, accept_changes=accept_changes and role not in REMEMBERED)
 
 
 def verify_table_versions(ledger: Ledger, tables: Mapping[str, OwnTable]) -> None:
     """A cheap check, for runs without new rows, that sink and state still exist; raises as :func:`verify`."""
     with reread(ledger):
-        for role in ("sink", "state"):
+        for role in ("sink", *REMEMBERED):
             written = ledger.written().get(role)
             # One small read of the last write's log entry shows table and commit; if the entry has been cleaned up, the table is opened.
             change = None if written is None else tables[role].change_at(written.version)
@@ -298,7 +300,7 @@ def _verify_table(ledger: Ledger, table: OwnTable, written: LastWrite, *, accept
         since = before.version  # the last batch found its own place among the commits of others
     else:
         # The last batch made the table; or its past was given up, so that earlier versions do not count.
-        since = -1 if written.digest is not None and table.role in ("sink", "state") else written.version - (written.digest is not None)
+        since = -1 if written.digest is not None and table.role in ("sink", *REMEMBERED) else written.version - (written.digest is not None)
     changes = list(table.changes_after(since))
     for change in changes:
         batch = _batch_of(change, ledger)
@@ -398,7 +400,7 @@ def refused(table: OwnTable, written: LastWrite, foreign: Change) -> ForeignWrit
     # A RESTORE to before the foreign commit would also undo the later commit of a batch.
     overtaken = foreign.version < written.version
     undo = REBUILD if overtaken else f"undo it by RESTORE TABLE … TO VERSION AS OF {foreign.version - 1}"
-    accept = "" if table.role == "state" else f"accept it by `{ACCEPT}`"
+    accept = "" if table.role in REMEMBERED else f"accept it by `{ACCEPT}`"
     remedies = ([accept, undo] if overtaken else [undo, accept]) if accept else [undo]
     return ForeignWriteError(
         f"{table.role} {table.place}: version {foreign.version} ({foreign.operation}) was not written by this pipeline; batch "

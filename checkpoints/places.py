@@ -26,10 +26,11 @@ class Places:
     """Paths of a pipeline's own tables and pages; all below ``root``: a local path, or the URI of another file system."""
 
     root: str
-    #: Delta tables: batches; what later batches need of earlier ones; rows never applied; validation results; rows of held batches; files
-    #: of a source that is a folder.
+    #: Delta tables: batches; what later batches need of earlier ones; ids of applied rows, of which later ones are duplicates; rows never
+    #: applied; validation results; rows of held batches; files of a source that is a folder.
     ledger: str
     state: str
+    seen: str
     quarantine: str
     quality: str
     held: str

@@ -49,6 +49,7 @@ from windowmill.checkpoints.own_tables import (
     EXPENDABLE,
     ORDER,
     REBUILD,
+    REMEMBERED,
     BatchCommit,
     OwnTable,
     check_table_version,
@@ -270,7 +271,7 @@ def _publish(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], publi
         before = batch.outcome.written.get(role)
         if before is not None:
             check_table_version(table, before)
-            if not accept_changes or role == "state":
+            if not accept_changes or role in REMEMBERED:
                 # Whoever undoes the foreign change later would also undo a commit on top of it.
                 refuse_foreign(ledger, table, before)
         elif role in ("sink", "current"):

@@ -1,8 +1,8 @@
 """Savepoints: named copies of a pipeline's state and position, which outlive the files of its tables. No JVM.
 
-A savepoint is a folder with the files of the state, linked or copied, and an entry that describes them. The entry is written last and
-removed first: a folder without one is no savepoint. Files of the sink that a later batch replaces are kept in the same place, in a
-folder for each batch, as long as a savepoint is older than the batch.
+A savepoint is a folder with the files of the state and of remembered rows, linked or copied, and an entry that describes them. The entry is
+written last and removed first: a folder without one is no savepoint. Files of the sink that a later batch replaces are kept in the same
+place, in a folder for each batch, as long as a savepoint is older than the batch.
 """
 
 from __future__ import annotations
@@ -71,10 +71,15 @@ class Savepoint:
     files: dict[str, int] = field(default_factory=dict)
     size: int = 0
     format: int = FORMAT
+    #: Names of the files of remembered rows, with their numbers of entries; a savepoint without any does not name them.
+    remembered: dict[str, int] = field(default_factory=dict)
 
     @property
     def at(self) -> datetime:
         return datetime.fromisoformat(self.created_at)
+
+
+_FIELDS = {each.name for each in fields(Savepoint)}
 
 
 def check_name(name: str) -> None:
@@ -99,25 +104,27 @@ def savepoint_names(folder: str) -> tuple[str, ...]:
     return (*found, *damaged)
 
 
-def save(folder: str, state: str, facts: Mapping[str, Any]) -> Savepoint:
-    """Make a savepoint of the state at ``state`` below ``folder``; ``facts`` are the other fields of its entry."""
+def save(folder: str, state: str, seen: str, facts: Mapping[str, Any]) -> Savepoint:
+    """Make a savepoint of the tables at ``state`` and ``seen`` below ``folder``; ``facts`` are the other fields of its entry."""
     name = facts["name"]
     _clear(folder, name)
-    files: dict[str, int] = {}
+    copied: dict[str, dict[str, int]] = {state: {}, seen: {}}
     schema, size = None, 0
-    if is_table(state):
-        table = newest(state)
-        schema = table.schema().to_json()
+    for path, files in copied.items():
+        if not is_table(path):
+            continue
+        table = newest(path)
+        schema = table.schema().to_json() if path == state else schema
         for number, file in enumerate(files_of(table)):
-            copy = f"{number:06d}.parquet"
-            _link(state, str(file["path"]), f"{folder}/{name}", copy)
+            copy = f"{'' if path == state else 'seen-'}{number:06d}.parquet"
+            _link(path, str(file["path"]), f"{folder}/{name}", copy)
             files[copy], size = int(file["num_records"]), size + int(file["size_bytes"])
-    entry = Savepoint(**facts, schema=schema, files=files, size=size)
+    entry = Savepoint(**facts, schema=schema, files=copied[state], size=size, remembered=copied[seen])
     make_folder(f"{folder}/{name}")
     # The entry is written whole or not at all, which object storage guarantees by itself.
     store, first = store_of(f"{folder}/{name}"), _UNFINISHED if local_path(folder) is not None else _ENTRY
     with store.open_output_stream(first) as stream:
-        stream.write(json.dumps(asdict(entry)).encode())
+        stream.write(json.dumps({name: value for name, value in asdict(entry).items() if name != "remembered" or value}).encode())
     if first != _ENTRY:
         store.move(first, _ENTRY)
     return entry
@@ -160,17 +167,11 @@ def restored(folder: str, entry: Savepoint, state: str, *, batch: int, attempt: 
     # Columns of the state may have become wider since.
     now = {field.name: field.type for field in (pa.schema(newest(state).schema().to_arrow()) if is_table(state) else ())}
     schema = pa.schema([field.with_type(kind) if widens(field.type, kind := now.get(field.name, field.type)) else field for field in saved])
-    fs, root = filesystem_of(f"{folder}/{entry.name}")
     adds: list[DataFile] = []
     for number, (name, rows) in enumerate(entry.files.items()):
         # A file for each, so that large tables keep the order in which compaction has put them.
         with FileWriter(state, schema, batch=batch, attempt=attempt, task=number, order=order_of(schema.names)) as writer:
-            try:
-                table = pq.read_table(f"{root}/{name}", filesystem=fs, use_threads=False, page_checksum_verification=True)
-            except (OSError, pa.ArrowException) as err:
-                raise _damaged(folder, entry, f"{name} cannot be read ({first_line(err)})") from err
-            if table.num_rows != rows:
-                raise _damaged(folder, entry, f"{name} has {table.num_rows:,} rows instead of {rows:,}")
+            table = saved_rows(folder, entry, name, rows)
             lacking = [field for field in schema if field.name not in table.column_names]
             for each in lacking:
                 table = table.append_column(each, pa.nulls(table.num_rows, each.type))
@@ -183,6 +184,18 @@ def restored(folder: str, entry: Savepoint, state: str, *, batch: int, attempt: 
     return Changes.of(schema, adds)
 
 
+def saved_rows(folder: str, entry: Savepoint, name: str, rows: int) -> pa.Table:
+    """The rows of the savepoint's file ``name``, which has so many ``rows``; raises as :func:`restored`."""
+    fs, root = filesystem_of(f"{folder}/{entry.name}")
+    try:
+        table = pq.read_table(f"{root}/{name}", filesystem=fs, use_threads=False, page_checksum_verification=True)
+    except (OSError, pa.ArrowException) as err:
+        raise _damaged(folder, entry, f"{name} cannot be read ({first_line(err)})") from err
+    if table.num_rows != rows:
+        raise _damaged(folder, entry, f"{name} has {table.num_rows:,} rows instead of {rows:,}")
+    return table
+
+
 def _damaged(folder: str, entry: Savepoint, what: str) -> SavepointError:
     return SavepointError(f"savepoint {entry.name}: {folder}/{entry.name}: {what}; restore another savepoint, or this folder from a copy")
 
@@ -191,7 +204,7 @@ def _read(folder: str, name: str) -> Savepoint:
     try:
         with store_of(f"{folder}/{name}").open_input_file(_ENTRY) as stream:
             found = json.loads(stream.read())
-        if isinstance(found, dict) and found.get("format") == FORMAT and {each.name for each in fields(Savepoint)} == found.keys():
+        if isinstance(found, dict) and found.get("format") == FORMAT and found.keys() | {"remembered"} == _FIELDS:
             entry = TypeAdapter(Savepoint).validate_python(found)
             datetime.fromisoformat(entry.created_at)
             return entry

@@ -21,6 +21,7 @@ METRICS: Mapping[str, tuple[str, str, str]] = {
     "rows_late": ("counter", "", "Rows among them that were late."),
     "late_missed": ("counter", "`window`", "Rows among them that came too late for a window of this name, quarantined ones included."),
     "rows_quarantined": ("counter", "", "Rows among them that were never applied."),
+    "duplicates": ("counter", "", "Rows among them that were left out because one with the same values had been applied."),
     "rows_published": ("counter", "", "Rows that committed batches published."),
     "step": ("timer", "`step`", "Milliseconds of a step of a batch."),
     "held": ("gauge", "", "1 while a batch is held, else 0."),
@@ -29,7 +30,7 @@ METRICS: Mapping[str, tuple[str, str, str]] = {
     "state_bytes": ("gauge", "", "Bytes of state after the last batch."),
 }
 #: Those that are counts of a batch.
-_COUNTS = [name for name in METRICS if name.startswith("rows_")]
+_COUNTS = ["duplicates", *(name for name in METRICS if name.startswith("rows_"))]
 
 
 def count_batches(pipeline: str, batches: Iterable[Mapping[str, Any]]) -> None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from itertools import chain
-from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
+from operator import or_
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import numpy as np
 import pyarrow as pa
@@ -28,11 +29,12 @@ from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.state.readers import MemoryState
 from windowmill.jobs.conditions.truths import columns_of
 from windowmill.jobs.layouts import lateness, limits
-from windowmill.jobs.layouts.base import Lifted, columns_read, conditions_read, unchanged
+from windowmill.jobs.layouts.base import Lifted, Readings, columns_read, conditions_read, unchanged
 from windowmill.jobs.layouts.choose import parts_of
 from windowmill.jobs.layouts.input import Input, SourceInput
 from windowmill.jobs.layouts.lateness import usable
 from windowmill.jobs.layouts.slices import SliceMapReduce, SlicePart
+from windowmill.jobs.layouts.unique import Deduplication, reading_of
 from windowmill.jobs.schedulers.exchange import (
     ROWS_PER_PARTITION,
     Exchange,
@@ -57,10 +59,11 @@ from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar import grid_windows, slices
 from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, RETRACTED, ROW, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.results import Advanced, with_retracted
+from windowmill.windowing.columnar.rows import distinct_values
 from windowmill.windowing.columnar.slices import GRID, WindowStage
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import ArgumentError, SourceError, SourceSchemaError, SpecError, no_column
-from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.kernels.lift import condition_column, order_key
 from windowmill.windowing.layouts import divide, live_columns
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
@@ -70,7 +73,6 @@ if TYPE_CHECKING:
     from windowmill.jobs.spark.file_ranges import DeltaScan
     from windowmill.windowing.columnar.hashes import Share
     from windowmill.windowing.kernels.combine import Ints
-    from windowmill.windowing.kernels.layout import Layout
     from windowmill.windowing.slicing.edges import WindowGrid
     from windowmill.windowing.watermark import LatenessRule
 
@@ -192,7 +194,7 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
     # Expressions are evaluated where result rows are whole.
     slices = parts.slices if parts.names == ("slices",) and pipeline.time.end is None and not batch.expressions.texts else None
     part = None if slices is None else SlicePart(batch, slices)
-    if not order:
+    if not order and pipeline.dedup is None:
         by_files = _of_files(df, batch, part, latest, final=final)
         if by_files is not None:
             return Evaluated(by_files, None)
@@ -200,9 +202,11 @@ def _evaluated(df: DataFrame, pipeline: Pipeline, columns: Columns, order: Seque
     if pipeline.time.end is None:
         rows = rows.withColumn(UNTIL_OF, F.col(TIME))
     if not order or pipeline.time.watermark == "data_interval_end":
+        rows = rows if pipeline.dedup is None else _unique(rows, batch, order[0] if order else None)
         given = _RowsOfInput(batch, rows, None, order[-1] if order else None, final=final)
     else:
         arrived = Arrived.of(rows, batch, order, [*_needed(batch), *order, *batch.times.columns])
+        arrived = arrived if pipeline.dedup is None else replace(arrived, rows=_unique(arrived.rows, batch, None))
         given = _RowsOfInput(batch, arrived.rows, arrived, order[-1], final=final)
     return given.by_keys() if part is None else given.by_slices(part)
 
@@ -284,7 +288,36 @@ def _greatest(rows: DataFrame) -> int | None:
 def _needed(batch: SourceInput) -> list[str]:
     conditions = (columns_of(condition) for condition in batch.pipeline.conditions())
     live_ones = live_columns(batch.pipeline, batch.types)
-    return list(dict.fromkeys([*batch.pipeline.keys, *live_ones, *chain(*conditions)]))
+    by = () if batch.pipeline.dedup is None else columns_read(reading_of(batch.pipeline))
+    return list(dict.fromkeys([*batch.pipeline.keys, *by, *live_ones, *chain(*conditions)]))
+
+
+def _unique(rows: DataFrame, batch: SourceInput, arrival: str | None) -> DataFrame:
+    """``rows`` without duplicates; rows without numbers are one commit, or those with equal values of ``arrival`` are."""
+    work = Deduplication.of(batch, None)
+    by = [F.col(backquoted(name)) for name in work.reading.source_columns]
+    # Rows with a null have no duplicates, so that they need not come together.
+    id_of = F.when(reduce(or_, (column.isNull() for column in by)), _place()).otherwise(F.xxhash64(*by))
+    gathered = rows.repartition(shuffle_partitions(batch, rows.sparkSession) * _PARTITIONS_OF_UNKNOWN, id_of)
+    schema = pa.schema(list(Columns(gathered.schema).arrow.items()))
+    return mapped(gathered, partial(_first_of_each, work, arrival, schema), schema)
+
+
+def _first_of_each(
+    work: Deduplication, arrival: str | None, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Runs in an executor: the rows of its ids that are no duplicates."""
+    rows = pa.concat_tables([schema.empty_table(), *(pa.Table.from_batches([batch]).cast(schema) for batch in batches)]).combine_chunks()
+    numbered, place = rows, np.arange(rows.num_rows)
+    if WATERMARK_OF not in rows.column_names:
+        commit = np.zeros(rows.num_rows, np.int64) if arrival is None else order_key(rows.column(arrival).combine_chunks())
+        ranks = np.searchsorted(distinct_values(commit), commit).astype(np.int64)
+        order = np.argsort(ranks, kind="stable")
+        rows = rows.take(pa.array(order))
+        numbered = lateness.with_arrival(rows, (ranks[order] << COMMIT_SHIFT) + place, None)
+    found = work.found(work.judged(numbered))
+    left = np.isin(numbered.column(NUMBER_OF).to_numpy(), found.numbers, invert=True)
+    yield from rows.filter(pa.array(left)).to_batches(_CHUNK_ROWS)
 
 
 #: Columns of a commit: value of the column of arrival, number of the commit and of its first row.
@@ -311,7 +344,7 @@ class Arrived:
         parts = {FILE: F.shiftright(place, COMMIT_SHIFT).cast("int"), ROW: place.bitwiseAND((1 << COMMIT_SHIFT) - 1)}
         ordered = ordered.withColumns(parts | {NUMBER_OF: place})
         found = cls._by_commit(ordered, batch, arrival)
-        if not found.late:
+        if not found.late and batch.pipeline.dedup is None:
             return found
         # Whether a row is late depends on all rows before it, so the numbers must not change any more: sort once.
         own = [TIME, UNTIL_OF, FILE, ROW, REASON, NUMBER_OF]
@@ -330,7 +363,7 @@ class Arrived:
         )
         late = F.max(F.col("_low") < F.col(WATERMARK_OF))
         n_rows, greatest, is_late = commits.agg(F.sum("_rows"), F.max("_high"), late).collect()[0]
-        if not is_late:
+        if not is_late and batch.pipeline.dedup is None:
             return cls(without_watermark(rows), n_rows or 0, greatest, late=False)
         found = commits.select(_VALUE, _FIRST, _COMMIT, WATERMARK_OF)
         joined = rows.join(found, F.col(backquoted(arrival)).eqNullSafe(F.col(backquoted(_VALUE))))
@@ -429,23 +462,13 @@ class FileScan:
         return (rows for rows, _ in self.rows(task))
 
 
-class _Readings(NamedTuple):
-    """What several parts read of a row."""
-
-    keys: tuple[str, ...]
-    ties: tuple[str, ...]
-    source_columns: Sequence[str]
-    conditions: Sequence[str]
-    layout: Layout | None = None
-
-
 @dataclass(frozen=True)
 class BoundedWork:
     """The computation of a bounded input by all its parts at once; map leaves rows as they are. See :class:`.MapReduce`."""
 
     batch: Input
     seen: int | None  #: Greatest event time of the input; null if it makes no difference.
-    reading: _Readings  #: What the parts read of a row.
+    reading: Readings  #: What the parts read of a row.
     most_readers: ClassVar[int] = limits.MAX_READINGS
 
     @classmethod
@@ -453,7 +476,7 @@ class BoundedWork:
         """The computation for ``batch``, which takes from it only the pipeline, types, end of the input and latest time."""
         own = Input(pipeline=batch.pipeline, types=batch.types, ended=batch.ended, latest=batch.latest, is_bounded=True)
         readings = [part.reading for part in parts_of(own, MemoryState())]
-        return cls(own, seen, _Readings(batch.pipeline.keys, (), columns_read(*readings), conditions_read(*readings)))
+        return cls(own, seen, Readings(batch.pipeline.keys, (), columns_read(*readings), conditions_read(*readings)))
 
     @property
     def keys(self) -> Mapping[str, str]:

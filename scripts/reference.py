@@ -56,6 +56,7 @@ _SECTIONS = {
     "Source": "`source`",
     "SourceStep": "`steps`",
     "Lookup": "`steps.lookup`",
+    "Dedup": "`dedup`",
     "Time": "`time`",
     "Tumbling": "`windows`: `type: tumbling`",
     "Hopping": "`windows`: `type: hopping`",
@@ -336,6 +337,7 @@ _SPEC = {
     ],
     "aggregates": {"pages": {"count": "*"}, "mean_spent": {"mean": "spent"}, "last_page": {"last": "page"}},
     "quarantine": {"hold": "never"},
+    "dedup": {"by": ["visitor", "at"]},
     "compute": "local",
 }
 _VISITS = [
@@ -349,6 +351,7 @@ _ROWS = {
     "quarantine": "A row of the source that was never applied.",
     "quality": "The result of one rule for one batch.",
     "ledger": "A record: a batch, or a ruling on a held one.",
+    "seen": "A row that was applied, by which later ones are duplicates.",
     "state": "What a batch added to the state. Columns depend on the windows and aggregates of the spec; these are the pipeline's below.",
 }
 #: Table -> column -> what it holds.
@@ -399,6 +402,11 @@ _COLUMNS: Mapping[str, Mapping[str, str]] = {
         "message": "what is wrong",
         "examples": "keys of rows that break it, as JSON; at most 1,000",
         "values": "JSON: the values of the rule's columns in the first twenty of these rows",
+    },
+    "seen": {
+        "_id_high": "the high half of the hash of its values of `dedup.by`",
+        "_id_low": "the low half",
+        "_time": "its event time, or the end of the event, in ticks of the axis",
     },
     "ledger": {
         "format": "format of the record",
@@ -453,7 +461,10 @@ def _schemas() -> dict[str, list[tuple[str, str]]]:
             if before is not None:
                 os.environ["WINDOWMILL_COMPUTE"] = before
         own = Places.of(pipeline)
-        tables = {"sink": f"{folder}/sink", **{name: str(getattr(own, name)) for name in ("quarantine", "quality", "ledger", "state")}}
+        tables = {
+            "sink": f"{folder}/sink",
+            **{name: str(getattr(own, name)) for name in ("quarantine", "quality", "ledger", "seen", "state")},
+        }
         return {name: _columns(path) for name, path in tables.items()}
 
 

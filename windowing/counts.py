@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+#: Marks a field that a record of the ledger may lack: then it has its default value.
+OPTIONAL: Mapping[str, bool] = {"optional": True}
+
 
 @dataclass(frozen=True, slots=True)
 class WindowRows:
@@ -29,7 +32,9 @@ class Counts:
     rows_applied: int = 0
     rows_late: int = 0
     #: Number of rows read that filters, of the source or of steps, leave out.
-    filtered: int = field(default=0, metadata={"optional": True})
+    filtered: int = field(default=0, metadata=OPTIONAL)
+    #: Number of rows that are left out because an applied one with the same id came before.
+    duplicates: int = field(default=0, metadata=OPTIONAL)
     #: Number of rows changed by source versions that ``source.changes: ignore`` skipped; they are not part of ``rows_read``.
     rows_ignored: int = 0
     #: Number of quarantined rows by reason.
@@ -72,7 +77,10 @@ class Counts:
         return {name: getattr(self, name) for name in _SHOWN}
 
 
-_SHOWN = ("rows_read", "rows_applied", "rows_late", "late_missed", "rows_quarantined", "filtered", "rows_ignored", "rows_published")
+_SHOWN = (
+    *("rows_read", "rows_applied", "rows_late", "late_missed", "rows_quarantined", "duplicates", "filtered", "rows_ignored"),
+    "rows_published",
+)
 
 
 def _added(one: Any, other: Any) -> Any:

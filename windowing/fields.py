@@ -1,4 +1,4 @@
-"""Types of a spec's fields: those that pipelines and their windows share, ``time``, tables, and the steps that rows go through."""
+"""Types of a spec's fields: those that pipelines and their windows share, ``time``, tables, and what rows go through."""
 
 from __future__ import annotations
 
@@ -443,6 +443,23 @@ def _refuse_twice(field: str, names: Collection[str]) -> None:
     twice = next((name for name in names if lower.count(name.lower()) > 1), None)
     if twice is not None:
         raise ValueError(f"{field}: the name {twice!r} is given twice, case aside")
+
+
+class Dedup(SpecMapping):
+    """Which rows are duplicates: of those with equal values only the first to arrive counts."""
+
+    #: Columns, or fields of structs; rows with a null among them are all kept.
+    by: Annotated[tuple[Column, ...], Field(min_length=1)]
+    #: An applied row is remembered until the watermark has passed its time by this, and the values may be used again that long after it.
+    #: Null: they are not used again, and are remembered as long as any window may count a late row.
+    within: Duration | None = None
+
+    @model_validator(mode="after")
+    def _is_a_length(self) -> Self:
+        _refuse_twice("by", self.by)
+        if self.within is not None and (self.within.months or self.within.ticks < 0):
+            raise ValueError(f"within: got {self.within}; expected a fixed length, zero or more")
+        return self
 
 
 class ExpressionStep(NamedTuple):

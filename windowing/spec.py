@@ -16,13 +16,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
-from windowmill.windowing.axis import ZERO, Duration
+from windowmill.windowing.axis import AXIS_END, ZERO, Duration
 from windowmill.windowing.catalogue import Aggregates
 from windowmill.windowing.fields import (
     TICKS_US,
     VARIABLE,
     AirflowField,
     Column,
+    Dedup,
     ExpressionStep,
     FixedDuration,
     Lookup,
@@ -41,7 +42,7 @@ from windowmill.windowing.fields import (
 )
 from windowmill.windowing.paths import within
 from windowmill.windowing.redaction import as_written, holds_secret, redacted
-from windowmill.windowing.windows.base import ByType, Window
+from windowmill.windowing.windows.base import ByType, GridRules, Window, rules_of
 
 #: Version of the naming of the state's columns, a part of :meth:`Pipeline.meaning_hash`; since 2, names do not depend on the order of the
 #: aggregates.
@@ -102,6 +103,8 @@ class Pipeline(SpecMapping):
     source: Source | None = None
     #: What its rows go through, in this order; keys, times, windows, aggregates and their conditions see what the last step leaves.
     steps: tuple[SourceStep, ...] = ()
+    #: Which rows behind the last step are left out, because one with equal values came before them.
+    dedup: Dedup | None = None
     keys: tuple[Column, ...] = ()
     time: Time
     windows: Annotated[tuple[Annotated[Window, ByType()], ...], Field(min_length=1)]
@@ -269,6 +272,7 @@ class Pipeline(SpecMapping):
         named = [("time.column", self.time.column), *([("time.end", self.time.end)] if self.time.end else [])]
         named += [(f"keys.{index}", name) for index, name in enumerate(self.keys)]
         named += [(f"time.tie_break.{index}", name) for index, name in enumerate(self.time.tie_break)]
+        named += [(f"dedup.by.{index}", name) for index, name in enumerate(() if self.dedup is None else self.dedup.by)]
         named += [(f"aggregates.{label}", name) for label, aggregate in self.aggregates.items() for name in aggregate.columns]
         for index, window in enumerate(self.windows):
             named += [(f"windows.{index}.{at}", use.column) for at, use in window.columns().items()]
@@ -307,6 +311,18 @@ class Pipeline(SpecMapping):
         conditions += [text for window in self.windows for text in window.conditions().values()]
         return tuple(dict.fromkeys(text for text in conditions if text))
 
+    @property
+    def remembers_for(self) -> int:
+        """How far, in ticks, the watermark passes the time of an applied row before it is forgotten; 0 without ``dedup``.
+
+        By default rows are remembered as long as a row of their time may still count: so long behind the watermark windows are open.
+        """
+        if self.dedup is None or self.dedup.within is not None:
+            return 0 if self.dedup is None or self.dedup.within is None else self.dedup.within.elapsed()
+        longest = [rules.size.longest for window in self.windows if isinstance(rules := rules_of(window), GridRules)]
+        longest += [window.session_gap() for window in self.windows if window.joins_by_gap]
+        return min(self.time.delay + max(longest, default=0), AXIS_END)
+
     def over_rows(self) -> Pipeline:
         """The pipeline with those of its aggregates that are computed of a window's rows."""
         return self.model_copy(update={"aggregates": {name: each for name, each in self.aggregates.items() if each.expr is None}})
@@ -316,13 +332,13 @@ class Pipeline(SpecMapping):
         own = self
         if self._has_fields:
             # Fields that only windows and aggregates name come and go with these.
-            staying = {*self.keys, self.time.column, self.time.end, *self.time.tie_break}
+            staying = {*self.keys, self.time.column, self.time.end, *self.time.tie_break, *(self.dedup.by if self.dedup else ())}
             kept_fields = {name: text for name, text in (self.steps[-1].columns or {}).items() if name in staying}
             last = (SourceStep(columns=kept_fields),) if kept_fields else ()
             own = self.model_copy(update={"steps": (*self.steps[:-1], *last)})
         everything = own.model_dump(mode="json", exclude_defaults=True)
         kept: dict[str, Any] = {
-            name: everything[name] for name in ("steps", "keys", "time", "windows", "aggregates", "emit") if name in everything
+            name: everything[name] for name in ("steps", "dedup", "keys", "time", "windows", "aggregates", "emit") if name in everything
         }
         if self.source and self.source.filter:
             kept["filter"] = self.source.filter
@@ -450,7 +466,7 @@ _MAX_NAMED, _SHOWN = 5, 80
 Fate = Literal["kept", "filled", "dropped"]
 #: Fields that hold windows and aggregates, and those that say which rows and values these see; a change of any other field of a meaning
 #: makes another pipeline.
-FIELDS, INPUT_FIELDS = ("windows", "aggregates"), ("filter", "steps")
+FIELDS, INPUT_FIELDS = ("windows", "aggregates"), ("filter", "steps", "dedup")
 #: Paths of the settings that may change, which say when rows are late, and windows are shown; with their defaults.
 _SETTINGS: Mapping[tuple[str, ...], Any] = {
     ("time", "disorder"): 0,
@@ -543,7 +559,7 @@ class SpecChanges:
     aggregates: tuple[SpecChange, ...]
     #: The differences in keys and in the time column, each with the old and the new value; with any of them the spec cannot be applied.
     others: tuple[str, ...] = ()
-    #: Whether another filter or other steps give the windows other rows, or other values in them; all windows are filled then.
+    #: Whether another filter, other steps or another ``dedup`` give the windows other rows, or other values in them; all are filled then.
     input_differs: bool = False
     #: The differences in time settings and ``emit``, each with the old and the new value. They count from the next batch on.
     settings: tuple[str, ...] = ()

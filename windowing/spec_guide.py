@@ -34,6 +34,7 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
             "What rows go through before windows see them, in this order: computed columns, lookups in other tables, and filters.",
             [{"columns": {"delay": "dep_delay + arr_delay"}}, {"filter": "delay is not null"}],
         ),
+        "dedup": ("Rows behind the last step that are left out: all but the first with equal values.", {"by": ["event_id"]}),
         "keys": ("Columns by which events are grouped, or fields of structs (`user.id`); none: one global group.", ["origin", "carrier"]),
         "time": ("The time axis, and how long rows are waited for.", {"column": "departed_at", "disorder": "30 minutes"}),
         "windows": ("The windows, each with a name.", [{"name": "hourly", "type": "tumbling", "size": "1 hour"}]),
@@ -96,6 +97,16 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
             "since",
         ),
         "missing": ("What becomes of a row without a match: null columns (`keep`), or the quarantine, as `no_match`.", "quarantine"),
+    },
+    "Dedup": {
+        "by": (
+            "Columns, or fields of structs: a row is a duplicate of an earlier one if all are equal. Rows with a null among them stay.",
+            ["event_id"],
+        ),
+        "within": (
+            "How long behind the watermark a row is remembered; by default `disorder`, `lateness` and the longest window together.",
+            "1 hour",
+        ),
     },
     "Sink": {
         "path": _PATH,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +19,7 @@ from windowmill.checkpoints.committer import ReplacedRange
 from windowmill.checkpoints.data_files import DataFile, remove
 from windowmill.checkpoints.delta_tables import delta_rs_can_write, newest
 from windowmill.checkpoints.quoting import sql_text
-from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_of
+from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_of, replacing
 from windowmill.checkpoints.stores import is_table, use_options
 from windowmill.jobs.batch.applying import carried_of, has_revisions, with_gaps
 from windowmill.jobs.batch.corrections import superseded
@@ -45,10 +45,15 @@ from windowmill.jobs.schedulers.writing import REFUSED_SCHEMA, OutputWriter, Tar
 from windowmill.jobs.sources.table_rows import ends_in_sql, queried
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.access import SparkSession, map_in_arrow, running_task
-from windowmill.windowing.axis import AXIS_END
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.columnar.results import result_schema
 from windowmill.windowing.counts import Counts
+from windowmill.windowing.registry import imported
+
+if TYPE_CHECKING:
+    from windowmill.jobs.layouts.output import Role
+    from windowmill.jobs.layouts.unique import Deduplication
 
 
 def compute_locally(job: Job, given: tuple[pa.Table, int] | None = None, step: Step = untimed) -> ComputedBatch:
@@ -60,16 +65,44 @@ def compute_locally(job: Job, given: tuple[pa.Table, int] | None = None, step: S
     parts, targets = [part for part in every if part.name not in job.plan.keeps], _targets(job, every)
     with step("survey", "which windows the new rows complete"):
         surveyed = local.survey(batch, parts, given)
-    new = surveyed.new
+    new, found = surveyed.new, None
+    if new is not None and (dedup := _deduplication(job, surveyed)) is not None:
+        with step("dedup", "rows whose values have been seen"):
+            new, found = dedup.of_new(new, batch)
     with step("restore", "the state that rows and windows need"):
         loaded = [local.load(part, new, surveyed.emission, job.state) for part in parts]
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
         counts, judged = local.compute_parts(new, parts, loaded, batch, writer)
         if judged is not None and (refused := judged.refused()) is not None:
             writer.quarantine_rows(job.quarantine.of(refused, batch.columns.struct.names))
+        if found is not None:
+            writer.write("seen", found.entries)
+            counts += Output(counts=Counts(duplicates=len(found.numbers)))
         output = counts + _keep_state(job, writer) + writer.output() + Output(counts=surveyed.counts)
         check_balance(job.input, output.counts)
         return _computed(job, targets, surveyed, output, _replaced(job, surveyed.emission))
+
+
+def _deduplication(job: Job, surveyed: BatchSurvey[Any]) -> Deduplication | None:
+    """How duplicates are found among the rows that the batch reads; null if there is nothing to find."""
+    plan, batch = job.plan, job.input
+    if batch.pipeline.dedup is None or plan.restates:  # a restatement has written rows without duplicates
+        return None
+    table = _seen().SeenTable(job.runnable.places.seen) if batch.restores else None
+    since = _remembered_since(job, surveyed.emission) if plan.remembers else AXIS_END
+    found: Deduplication = imported("windowmill.jobs.layouts.unique:Deduplication").of(batch, table, since)
+    return found
+
+
+def _remembered_since(job: Job, emission: Emission) -> int:
+    """The instant before which rows lie that no later row is a duplicate of."""
+    return max(AXIS_BEGIN, emission.watermark - job.input.pipeline.remembers_for)
+
+
+def _seen() -> Any:
+    from windowmill.checkpoints import seen  # loads what a spec without dedup does without
+
+    return seen
 
 
 def compute_from_state(job: Job, step: Step) -> ComputedBatch:
@@ -130,10 +163,13 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
     parts, targets = [part for part in every if part.name not in job.plan.keeps], _targets(job, every)
     with step("survey", "which windows the new rows complete"):
         surveyed = tasks.survey(spark, job.input, parts)
-    new = surveyed.new
+    new, unique = surveyed.new, Output()
     done: list[Output] = []
     kept: list[DataFile] = []
     try:
+        if new is not None and (dedup := _deduplication(job, surveyed)) is not None:
+            with step("dedup", "rows whose values have been seen"):
+                new, unique = tasks.without_duplicates(spark, job.input, new, dedup, targets)
         with step("restore", "the state that rows and windows need"):
             shares = new.shares() if finished is not None and isinstance(new, FileRows) else [new]
             loaded = [[tasks.load(part, own, surveyed.emission, job.state, spark) for own in shares] for part in parts]
@@ -142,7 +178,7 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
                 done.extend(part.compute(targets) for [part] in loaded)
             else:
                 done.extend(_by_shares(finished, parts, loaded, targets))
-            output = _with_quarantined(job, spark, targets, parts, done, new, surveyed.counts.rows_kept)
+            output = _with_quarantined(job, spark, targets, parts, done, new, surveyed.counts.rows_kept - unique.counts.duplicates) + unique
             with OutputWriter(targets) as writer:
                 output += _keep_state(job, writer) + writer.output() + Output(counts=surveyed.counts)
             done.append(output)
@@ -156,11 +192,11 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
                     for file in files
                 ]
     except BaseException:
-        _remove(targets, done if finished is None else [])
+        _remove(targets, [*(done if finished is None else []), unique])
         with suppress(OSError):
             remove(job.runnable.sink_path, kept)
         raise
-    _remove(targets, done if finished is None else [], roles=("refused",))
+    _remove(targets, [*(done if finished is None else []), unique], roles=("refused",))
     return _computed(job, targets, surveyed, output, replaced, kept)
 
 
@@ -183,16 +219,19 @@ def _targets(job: Job, parts: Sequence[Part]) -> Targets:
     if job.input.rule.revises or not _lacks_retracted(job):
         results = results.append(pa.field(RETRACTED, pa.bool_()))
     quarantine, sink = runnable.places.quarantine, Target(runnable.sink_path, results)
+    of: dict[Role, Target] = {
+        "sink": sink,
+        "retracted": sink,
+        "state": Target(runnable.places.state, state, order_of(state.names, of_batch=True), keys_of(state)),
+        "quarantine": Target(quarantine, quarantine_schema(pipeline)),
+        "refused": Target(quarantine, REFUSED_SCHEMA),
+    }
+    if pipeline.dedup is not None:
+        of["seen"] = Target(runnable.places.seen, _seen().ENTRIES, _seen().ORDER, packing=_seen().PACKING)
     return Targets(
         job.plan.batch,
         job.plan.attempt,
-        {
-            "sink": sink,
-            "retracted": sink,
-            "state": Target(runnable.places.state, state, order_of(state.names, of_batch=True), keys_of(state)),
-            "quarantine": Target(quarantine, quarantine_schema(pipeline)),
-            "refused": Target(quarantine, REFUSED_SCHEMA),
-        },
+        of,
         job.options,
         Published(job.plan.fills, AXIS_END if job.plan.history is None else job.plan.history) if job.plan.changes_spec else None,
         expressions if expressions.texts else None,
@@ -219,7 +258,9 @@ def _with_quarantined(
     own = Quarantining(job.quarantine, targets, batch.rule, numbers, grids)
     found = own.write_of_files(spark, new) if isinstance(new, FileRows) else None
     if found is None:
-        rows = new if isinstance(new, NumberedRows) else NumberedRows.surveyed(tasks.read(batch, spark), batch)
+        rows = (
+            new if isinstance(new, NumberedRows) else replace(NumberedRows.surveyed(tasks.read(batch, spark), batch), left_out=new.left_out)
+        )
         found = own.write_of_frame(rows.doubtful, batch.columns.struct.names)
     return combine_counts(parts, done, found.counts.quarantined.get(TOO_LATE, 0) if refusing else 0) + found
 
@@ -249,7 +290,7 @@ def _keep_in_task(job: Job, replaced: ReplacedRange, batches: Iterable[pa.Record
 
 
 def _remove(
-    targets: Targets, done: Sequence[Output], roles: Sequence[str] = ("sink", "retracted", "state", "quarantine", "refused")
+    targets: Targets, done: Sequence[Output], roles: Sequence[str] = ("sink", "retracted", "state", "seen", "quarantine", "refused")
 ) -> None:
     """Remove files that no record will name, as far as possible; ``windowmill maintain`` removes the others."""
     for role, target in targets.of.items():
@@ -262,6 +303,18 @@ def _lacks_retracted(job: Job) -> bool:
     """Whether an earlier version of windowmill made the sink without the column ``retracted``, which revised results add."""
     sink = job.runnable.sink_path
     return is_table(sink) and RETRACTED not in (field.name for field in newest(sink).schema().fields)
+
+
+def _remembered(job: Job, emission: Emission, adds: Sequence[DataFile]) -> Changes | None:
+    """What the batch changes in the table of remembered rows, to which it has written the files ``adds``; null for nothing."""
+    plan, place = job.plan, job.runnable.places.seen
+    if job.input.pipeline.dedup is None:  # the spec leaves no rows out any more
+        return replacing(place, None)
+    if not plan.remembers or plan.restates:
+        return None
+    table, since = _seen().SeenTable(place), _remembered_since(job, emission)
+    found: Changes | None = table.changes(adds, since, batch=plan.batch, attempt=plan.attempt, rebuilt=plan.replaces_state)
+    return found
 
 
 def _computed(
@@ -285,6 +338,9 @@ def _computed(
         for role in ("state", "quarantine")
         if output.files.get(role) or (role == "state" and widens_state)
     }
+    if job.runnable.pipeline.dedup is not None or applies:
+        remembered = _remembered(job, emission, output.files.get("seen", ()))
+        changes |= {} if remembered is None else {"seen": remembered}
     results, schema = output.files.get("sink", ()), targets.of["sink"].schema
     kept = (*kept, *output.files.get("retracted", ()))
     widens = applies or (job.input.rule.revises and _lacks_retracted(job))

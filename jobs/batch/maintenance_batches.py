@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, Schema
 
-from windowmill.checkpoints import savepoints
+from windowmill.checkpoints import savepoints, seen
 from windowmill.checkpoints.batches import (
     BackfillPlan,
     Batch,
@@ -212,7 +212,7 @@ def _create(runnable: Runnable, ledger: Ledger, name: str) -> Savepoint:
         "modules": last.plan.modules,
         "totals": ledger.totals,
     }
-    return savepoints.save(runnable.places.savepoints, runnable.places.state, facts)
+    return savepoints.save(runnable.places.savepoints, runnable.places.state, runnable.places.seen, facts)
 
 
 def listed(runnable: Runnable) -> Mapping[str, Savepoint]:
@@ -400,6 +400,9 @@ def _changes(
     state = replacing(places.state, built)
     if state is not None:
         yield "state", state
+    remembered = seen.restored(places.savepoints, entry, places.seen, batch=plan.batch, attempt=plan.attempt)
+    if remembered is not None:
+        yield "seen", remembered
     for role, path in (("sink", runnable.sink_path), ("quarantine", places.quarantine)):
         own = {} if role != "sink" else {each.number: found for each in applied if (found := ledger.changes_of(each).get("sink"))}
         undone = _undone(role, path, plan, places.savepoints, own)

@@ -24,7 +24,7 @@ from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs import json_lines
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import table_rows, uncounted_changes
-from windowmill.jobs.batch.forgetting import Forgotten, forget
+from windowmill.jobs.batch.finishing import Forgotten, forget
 from windowmill.jobs.batch.loop import Turn, leased, run_to_change
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.sources.columns import Columns

@@ -26,11 +26,12 @@ from windowmill.checkpoints.delta_tables import files_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import sql_text
+from windowmill.checkpoints.seen import SeenTable
 from windowmill.checkpoints.state.tables import keep, replacing, rows_numbered
 from windowmill.checkpoints.stores import filesystem_of, is_local, is_table, table_at
 from windowmill.jobs import json_lines
 from windowmill.jobs.batch.corrections import Corrections, corrections
-from windowmill.jobs.batch.counted_rows import table_rows, uncounted_changes, were_missed
+from windowmill.jobs.batch.counted_rows import Copies, table_rows, uncounted_changes, were_missed, with_ids
 from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.progress import Progress, Restated
 from windowmill.jobs.batch.window_history import Stretch, left_out
@@ -46,7 +47,7 @@ from windowmill.jobs.sources.table_rows import Side, TableRows, WrittenRows, app
 from windowmill.jobs.sources.unusable_rows import NO_MATCH, TOO_LATE, EventTimes, with_texts
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import PRINTABLE
-from windowmill.windowing.columnar.added_columns import REASON, RETRACTED, ROW, TIME, UNREAD
+from windowmill.windowing.columnar.added_columns import ID_HIGH, REASON, RETRACTED, ROW, TIME, UNREAD
 from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_values
 from windowmill.windowing.counts import WindowRows
 from windowmill.windowing.errors import OutOfTurnError, SourceRangeGoneError, UnsupportedError
@@ -313,12 +314,15 @@ def _read_quarantine(place: str, types: Mapping[str, pa.DataType]) -> pa.Table:
 def touched_rows(
     runnable: Runnable, rows: TableRows, plan: RestatePlan, delivered_again: Collection[str]
 ) -> tuple[pa.Table | None, Set[Known]]:
-    """Keys and event times of the rows that ``plan`` restates, null for all; and which rows it takes out of quarantine."""
+    """Keys and event times of the rows that ``plan`` restates, null for all; and which rows it takes out of quarantine.
+
+    With ``dedup`` also the values that make a row a duplicate, and of these the columns ``ID_HIGH``, null where one is null.
+    """
     pipeline = runnable.pipeline
     if plan.changed is None and not plan.late and plan.lookup is None:
         return None, set()
-    axis = EventTimes(pipeline, None)
-    columns = list(dict.fromkeys([*pipeline.keys, *axis.axis]))
+    axis, by = EventTimes(pipeline, None), () if pipeline.dedup is None else pipeline.dedup.by
+    columns = list(dict.fromkeys([*pipeline.keys, *axis.axis, *by]))
     parts = [] if plan.changed is None else [_chosen_by_filter(pipeline, rows, plan, plan.changed, columns)]
     taken: Set[Known] = set()
     if counting_reasons(plan):
@@ -339,7 +343,8 @@ def touched_rows(
         return None, taken
     found = axis.of(pa.concat_tables([empty, *parts]))
     # A row without an event time is in no window.
-    found = found.filter(pc.is_null(found.column(REASON))).select([*pipeline.keys, TIME])
+    found = found.filter(pc.is_null(found.column(REASON)))
+    found = found.select([*pipeline.keys, TIME]) if not by else with_ids(found, by).select([*pipeline.keys, TIME, ID_HIGH])
     return found.group_by(found.column_names, use_threads=False).aggregate([]), taken
 
 
@@ -477,6 +482,7 @@ class Restatement:
     rows: TableRows  #: Reads the source.
     left_out: Mapping[str, Sequence[Stretch]]  #: As of :func:`.left_out`.
     delivered_again: frozenset[str]  #: Files of a folder whose quarantined rows are of an earlier delivery.
+    copies: Copies | None = None  #: Duplicates among the rows of the source; null without ``dedup``.
 
     @classmethod
     def of(cls, runnable: Runnable, plan: RestatePlan, source: SourceTable, ledger: Ledger, progress: Progress) -> Restatement:
@@ -494,13 +500,20 @@ class Restatement:
         touched, taken = touched_rows(runnable, rows, plan, again)
         if plan.late and were_missed(ledger):
             touched = None  # the keys of rows that missed windows are not stored
+        copies = None
+        if runnable.pipeline.dedup is not None:
+            among, version = None if plan.lookup is None else taken, read_as_of(plan)
+            staying = staying_and_counting(runnable, rows, version, reasons=counting_reasons(plan), delivered_again=again, among=among)[0]
+            parts = ((file.path, staying.split(file, part)[0]) for file, part in rows.at(version, rows.used))
+            copies = Copies.of(runnable.pipeline, plan, Columns.of_source(rows.source), parts, touched)
+            touched = None if touched is None else copies.touched_with(touched, runnable.pipeline.keys)
         types = Columns.of(plan.source_schema).seen_by(runnable.pipeline).arrow
         uncounted = _uncounted(source, ledger, plan.to_version)
         current, (first, last) = not taken and uncounted == [] and plan.lookup is None, plan.changed or (0, -1)
         # Whether earlier batches have ignored changes that the plan does not name.
         ignored = uncounted is None or any(each <= plan.from_version and not first <= each <= last for each in uncounted)
         scope = Scope.of(runnable.pipeline, plan, types, touched, ignored=ignored)
-        return cls(runnable, plan, rows.source, scope, taken, current, rows, left_out(runnable.pipeline, ledger), again)
+        return cls(runnable, plan, rows.source, scope, taken, current, rows, left_out(runnable.pipeline, ledger), again, copies)
 
     @property
     def touches_nothing(self) -> bool:
@@ -531,6 +544,7 @@ class Restatement:
             if scope.touched is None or scope.touched.num_rows:
                 for file, part in rows.at(read_as_of(plan), rows.used, rows.others, chosen=scope.files(source, time)):
                     left = staying.split(file, scope.of_keys(scope.within(part, time), self._pipeline.keys))[0]
+                    left = left if self.copies is None else self.copies.left(file.path, left)
                     if unread and UNREAD not in left.column_names:  # of a folder, read by Spark
                         left = left.append_column(UNREAD, pa.nulls(len(left), pa.string()))
                     writer.write(left.select(names).rename_columns(schema.names))
@@ -569,6 +583,10 @@ class Restatement:
         if differs:
             retracted = self._written(found.retracted)
             changes["sink"] = Changes.of(found.retracted.schema, self._written(found.changed), kept=retracted, widens=True)
+        if self.copies is not None and (changes or self.plan.to_version > self.plan.from_version):
+            table = SeenTable(self.runnable.places.seen)
+            remembered = table.replaced_by(self.copies.entries, batch=self.plan.batch, attempt=self.plan.attempt)
+            changes |= {} if remembered is None else {"seen": remembered}
         if self.taken:
             changes["quarantine"] = self._quarantine(changes.get("quarantine", Changes()).adds)
         restated = Restated(self._n_keys, len(found.changed) + len(found.retracted), len(found.retracted))

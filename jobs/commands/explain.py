@@ -30,6 +30,7 @@ from windowmill.jobs.conditions.truths import outside_by_field
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import caveat_of
 from windowmill.jobs.spec_checks import import_from_here, shifted_dates
+from windowmill.windowing.axis import Duration
 from windowmill.windowing.errors import SpecError, TableUnlocatedError
 from windowmill.windowing.fields import Lookup
 from windowmill.windowing.layouts import StateLayout
@@ -65,6 +66,7 @@ def explanation_of(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     data |= {"only_by_spark": outside} if outside else {}
     notes["steps"] = "\n".join(as_written(step.describe()) for step in pipeline.row_steps) or None
     notes["lookups"] = "\n".join(map(_change_of, pipeline.lookups)) or None
+    notes["dedup"] = _remembered(pipeline) if pipeline.dedup is not None else None
     notes["conditions"] = "\n".join(f"{where}: {why}" for where, why in outside.items()) or None
     if pipeline.sink is not None and pipeline.sink.current is not None:
         data["current"] = redacted(as_written(pipeline.sink.current))
@@ -84,6 +86,15 @@ def _change_of(lookup: Lookup) -> str:
     return (
         f"{lookup.name}: rows of the table that come late, or are corrected, count for rows that are read after; {takes_up} takes them up"
     )
+
+
+def _remembered(pipeline: Pipeline) -> str:
+    """What ``dedup`` remembers, and for how long."""
+    assert pipeline.dedup is not None
+    length = Duration(ticks=pipeline.remembers_for, plain=pipeline.time.integer_axis)
+    until = f"until the watermark has passed its time by {length}" if pipeline.dedup.within is None else f"within {length} of its time"
+    by = ", ".join(map(as_written, pipeline.dedup.by))
+    return f"rows with the {by} of an applied row are left out {until}; about 20 bytes of each row are kept so long"
 
 
 def _as_spec_writes(value: Any) -> Any:

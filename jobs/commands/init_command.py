@@ -72,10 +72,12 @@ def proposed(look: Look, column: str, keys: Sequence[str], sink: str | None, pip
     options = dict(look.settings.options)
     source = {"format": look.settings.format} | ({"path": path} if path else {}) | ({"options": options} if options else {})
     steps = {name: text for name, text in look.fields.numbers.items() if name in (*measures, *keys)}
+    copied = look.copied()
     spec = {
         "pipeline": name,
         "source": source,
         **({"steps": [{"columns": steps}]} if steps else {}),
+        **({} if copied is None else {"dedup": {"by": [copied]}}),
         "keys": list(keys),
         "time": time,
         "windows": [short, long],
@@ -94,7 +96,9 @@ def proposed(look: Look, column: str, keys: Sequence[str], sink: str | None, pip
         "schedule": "when Airflow runs it; `windowmill run` runs it at once",
         "compute": "small batches without Spark" if few else "the first batch goes to Spark, later small ones do without it",
     }
-    if repeated is not None:
+    if copied is not None:
+        comments["dedup"] = f"some rows come twice, with the same {copied}: of these only the first counts"
+    elif repeated is not None:
         name, share = repeated
         comments["aggregates"] = f"{share:.1%} of the rows repeat a value of {name}: they count as often as they come (docs/semantics.md)"
     return spec, comments

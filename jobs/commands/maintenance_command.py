@@ -23,7 +23,7 @@ from windowmill.checkpoints.state.reading import OpenSessions
 from windowmill.checkpoints.state.tables import is_log
 from windowmill.checkpoints.stores import FAILURES, is_table, remedy, table_at
 from windowmill.jobs.batch import maintenance_batches as savepoints
-from windowmill.jobs.batch.forgetting import forget
+from windowmill.jobs.batch.finishing import forget
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS, Turn
 from windowmill.jobs.batch.maintenance_batches import fold_revisions, keep_periodic
 from windowmill.jobs.batch.planning import Acceptance, check_owner
@@ -82,13 +82,16 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
         kept = {file.path for each in ledger.changes_of(held).values() for file in each.files} if held else set()
         tables = {
             "state": places.state,
+            "seen": places.seen,
             "sink": runnable.sink_path,
             "quarantine": places.quarantine,
             "quality": places.quality,
             "source files": places.source_files,
         }
         # Files of current rows are small, so that a change of few rows rewrites few others.
-        compacting: dict[str, Callable[[str], int]] = {"state": partial(_compact_state, pipeline=stored, ledger=ledger), "current": _leave}
+        compacting: dict[str, Callable[[str], int]] = {"state": partial(_compact_state, pipeline=stored, ledger=ledger)}
+        # Batches merge files of remembered rows, in the order in which they are searched.
+        compacting |= {"current": _leave, "seen": _leave}
         if runnable.current_path is not None:
             tables["current"] = runnable.current_path
         for name, path in tables.items():

@@ -33,8 +33,10 @@ from windowmill.jobs.sources.text_values import TextTimes
 from windowmill.jobs.sources.unusable_rows import OF_TIME, details_of, on_axis, remedies_of
 from windowmill.jobs.spec_checks import Problem, shifted_dates
 from windowmill.windowing.columnar.added_columns import REASON, UNREAD
+from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.columnar.positions import PositionState
+from windowmill.windowing.columnar.rows import distinct_values
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, SourceSchemaError, SpecError, no_column
 from windowmill.windowing.fields import Source, percentage
 from windowmill.windowing.layouts import check_strict, divide
@@ -160,6 +162,19 @@ class Look:
         left_out = {*others, *self.added, *self.fields.texts}
         names = [name for name in self.sample.column_names if name not in left_out and _ID_NAME.search(name)]
         return next(([name] for name in names if self.distinct(name) == self.sample.num_rows), list(self.order))
+
+    def copied(self) -> str | None:
+        """A column that identifies events, of which the sample holds exact copies, for at most half of its rows; null if there is none."""
+        if self.sample is None:
+            return None
+        for name in map(str, self.sample.column_names):
+            distinct = self.distinct(name) if _ID_NAME.search(name) and name not in self.added else None
+            known = self.sample.filter(pc.is_valid(self.sample.column(name)))
+            if distinct is None or not len(known) <= 2 * distinct < 2 * len(known):
+                continue
+            if len(distinct_values(row_checksums(known).to_numpy())) == distinct:
+                return name
+        return None
 
     def repeated(self) -> tuple[str, float] | None:
         """A column whose values nearly all differ, as an event's own do, and the share of rows that repeat one; null if there is none."""

@@ -69,11 +69,13 @@ def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str |
         return Answer(data, f"{pipeline.pipeline}: nothing new")
     read, published = sum(b["rows_read"] for b in batches), sum(b["rows_published"] for b in batches)
     late, quarantined = sum(b["rows_late"] for b in batches), sum(b["rows_quarantined"] for b in batches)
+    duplicates = sum(b["duplicates"] for b in batches)
+    copies = f", {duplicates:,} duplicates" if duplicates else ""
     missed = sum((Counter(batch["late_missed"]) for batch in batches), Counter[str]())
     lost = f"; {missed_windows(missed)}" if missed else ""
     numbers = f"{batches[0]['batch']}" if len(batches) == 1 else f"{batches[0]['batch']} to {batches[-1]['batch']}"
     text = (
-        f"{pipeline.pipeline}: committed batch {numbers}: {read:,} rows read ({late:,} late, {quarantined:,} quarantined{lost}), "
+        f"{pipeline.pipeline}: committed batch {numbers}: {read:,} rows read ({late:,} late, {quarantined:,} quarantined{copies}{lost}), "
         f"{published:,} rows published, verdict {batches[-1]['verdict']}, {sum(b['seconds'] for b in batches):.1f} s, "
         f"computed by {engine.describe(batches[-1]['compute'])}"
     )
@@ -119,6 +121,7 @@ def status_of(pipeline: Pipeline) -> Answer:
         "rows_read": totals.counts.rows_read,
         "rows_quarantined": totals.counts.rows_quarantined,
         "filtered": totals.counts.filtered,
+        **({} if pipeline.dedup is None else {"duplicates": totals.counts.duplicates}),
         "rows_ignored": totals.counts.rows_ignored,
         "late_missed": last.counts.late_missed if last else {},
         "warning": "; ".join(warnings_of(last.counts, pipeline, places)) or None if last else None,
@@ -217,10 +220,12 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
 
 
 def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
-    names = ("#", "action", "verdict", "read", "late", "quarantined", "published", "tasks", "results through")
+    figures = ["rows_read", "rows_late", "rows_quarantined", *(["duplicates"] if pipeline.dedup else []), "rows_published"]
+    shown = [name.removeprefix("rows_") for name in figures]
+    names = ("#", "action", "verdict", *shown, "tasks", "results through")
     table = titled(f"batches of {pipeline.pipeline}", names, ("action", "verdict", "results through"), narrow=True)
     for row in data:
-        counts = [f"{row[name]:,}" for name in ("rows_read", "rows_late", "rows_quarantined", "rows_published")]
+        counts = [f"{row[name]:,}" for name in figures]
         verdict = row["verdict"] if row["status"] == "committed" else row["status"]
         emitted = "–" if row["emitted"] is None else str(row["emitted"])[:16].replace("T", " ")
         table.add_row(str(row["batch"]), row["action"], verdict, *counts, engine.describe_briefly(row["compute"]), emitted)

@@ -48,6 +48,7 @@ from windowmill.windowing.watermark import COMMIT_SHIFT
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
     from windowmill.jobs.layouts.input import Emission
+    from windowmill.jobs.layouts.unique import EntriesInMemory
     from windowmill.jobs.sources.row_steps import RowSteps
     from windowmill.windowing.kernels.combine import Ints
 
@@ -103,6 +104,7 @@ class MemoryRun:
         self._seen: int | None = None
         self._emitted: int | None = None
         self.state = MemoryState()
+        self._remembered: EntriesInMemory | None = None
 
     def advance(self, new: NewRows | None, *, last: bool = False, ended: bool = False) -> MemoryBatch:
         """Compute a batch of ``new`` rows with their numbers, all of file 0; null for none.
@@ -122,11 +124,23 @@ class MemoryRun:
             closed_by_file=(AXIS_BEGIN,) if asserted else None,
         )
         emission = batch.emission(self._seen if new is None else seen_after(new.table, self._seen))
+        if new is not None and self._pipeline.dedup is not None:
+            new = self._unique(new, batch)
         done = compute(batch, self.state, new, emission)
         for rows in done.state:
             self.state.append(rows)
         self._batch, self._seen, self._emitted = self._batch + 1, emission.seen, emission.emitted
         return done
+
+    def _unique(self, new: NewRows, batch: Input) -> NewRows:
+        """The ``new`` rows of ``batch`` without duplicates."""
+        from windowmill.jobs.layouts.unique import Deduplication, EntriesInMemory  # loads what a spec without dedup does without
+
+        if self._remembered is None:
+            self._remembered = EntriesInMemory()
+        left, found = Deduplication.of(batch, self._remembered).of_new(new, batch)
+        self._remembered.add(found.entries)
+        return left
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from windowmill.jobs.schedulers.local import NewRows
     from windowmill.windowing.columnar.positions import PositionStage
     from windowmill.windowing.columnar.slices import RowColumns
+    from windowmill.windowing.kernels.layout import Layout
     from windowmill.windowing.layouts import StateLayout
     from windowmill.windowing.slicing.edges import WindowGrid
     from windowmill.windowing.spec import Pipeline
@@ -105,6 +106,16 @@ class EntriesWanted:
 
 #: Rows of the state that a part needs.
 StateWanted = PartialsWanted | PositionsWanted | EntriesWanted
+
+
+class Readings(NamedTuple):
+    """Columns that are read of a new row, as a part's ``reading`` names them."""
+
+    keys: tuple[str, ...] = ()
+    ties: tuple[str, ...] = ()
+    source_columns: Sequence[str] = ()
+    conditions: Sequence[str] = ()
+    layout: Layout | None = None
 
 
 class Lifted(NamedTuple):

@@ -33,9 +33,7 @@ from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.lift import int64_of
 
 if TYPE_CHECKING:
-    from windowmill.jobs.layouts.live_rows import LiveRowPart
-    from windowmill.jobs.layouts.positions import PositionPart
-    from windowmill.jobs.layouts.sessions import SessionPart
+    from windowmill.jobs.layouts.keyed_parts import LiveRowPart, PositionPart, SessionPart
     from windowmill.jobs.layouts.slices import SlicePart
 
 

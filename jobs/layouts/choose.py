@@ -22,18 +22,15 @@ def parts_of(batch: Input, state: State) -> list[Part]:
         from windowmill.jobs.layouts.slices import SlicePart
 
         parts.append(SlicePart(batch, divided.slices, holds_nodes=state.holds_nodes))
-    if divided.sessions is not None:
-        from windowmill.jobs.layouts.sessions import SessionPart
+    if divided.sessions or divided.positions or divided.rows:
+        from windowmill.jobs.layouts import keyed_parts
 
-        parts.append(SessionPart(batch, divided.sessions))
-    if divided.positions is not None:
-        from windowmill.jobs.layouts.positions import PositionPart
-
-        parts.append(PositionPart(batch, divided.positions))
-    if divided.rows is not None:
-        from windowmill.jobs.layouts.live_rows import LiveRowPart
-
-        parts.append(LiveRowPart(batch, divided.rows))
+        if divided.sessions is not None:
+            parts.append(keyed_parts.SessionPart(batch, divided.sessions))
+        if divided.positions is not None:
+            parts.append(keyed_parts.PositionPart(batch, divided.positions))
+        if divided.rows is not None:
+            parts.append(keyed_parts.LiveRowPart(batch, divided.rows))
     return parts
 
 

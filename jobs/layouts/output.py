@@ -1,6 +1,6 @@
 """The output of a batch: result rows, rows of the state, quarantined rows, and counts; and how a task returns it to the driver, as JSON.
 
-Each row that a batch reads is applied or quarantined, and :func:`check_balance` verifies that the counts say so.
+Each row that a batch reads is applied, quarantined or a duplicate, and :func:`check_balance` verifies that the counts say so.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _RETURNED = (Changes, DataFile, Counts, WindowRows, Emission, TooLargeError, Onl
 _KNOWN: dict[str, type] = {kind.__name__: kind for kind in _RETURNED}
 _KNOWN |= {name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, errors.WindowmillError)}
 _SEQUENCES = {kind.__name__: kind for kind in (tuple, list, set, frozenset)}
-#: The table that rows are for: ``retracted`` are rows of the sink that retract windows; ``refused`` are numbers of refused rows, which only
-#: this batch reads.
-Role = Literal["sink", "retracted", "state", "quarantine", "refused"]
+#: The table that rows are for: ``retracted`` are rows of the sink that retract windows; ``seen`` are entries of remembered rows;
+#: ``refused`` are numbers of refused rows, or of duplicates, which only this batch reads.
+Role = Literal["sink", "retracted", "state", "seen", "quarantine", "refused"]
 #: Number of rows by kind: slices and nodes over them, nodes of FlatFAT trees (leaves included), and what else the state holds.
 Restored = Mapping[str, int]
 SLICES, SLICE_NODES, FLATFAT, OTHERS = "slices", "slice_nodes", "flatfat_nodes", "others"
@@ -148,12 +148,12 @@ def check_balance(batch: TableInput, counts: Counts) -> None:
     read = counts.rows_read
     by_log, is_known = sum(file.rows or 0 for file in batch.reading.files), all(file.rows is not None for file in batch.reading.files)
     may_be_fewer = not all(file.is_counted for file in batch.reading.files)
-    is_balanced = counts.rows_kept == counts.rows_applied + counts.rows_quarantined
+    is_balanced = counts.rows_kept == counts.rows_applied + counts.rows_quarantined + counts.duplicates
     if not is_balanced or (is_known and (read > by_log or (read < by_log and not may_be_fewer))):
         raise WindowmillError(
             f"pipeline {batch.pipeline.pipeline}: batch {batch.plan.batch} read {read} rows of {by_log} in the log, applied "
-            f"{counts.rows_applied}, quarantined {counts.rows_quarantined} and left out {counts.filtered} by filters: they must balance, "
-            "so nothing was published; please report this"
+            f"{counts.rows_applied}, quarantined {counts.rows_quarantined}, and left out {counts.filtered} by filters and "
+            f"{counts.duplicates} as duplicates: they must balance, so nothing was published; please report this"
         )
 
 

@@ -253,6 +253,8 @@ def _rows_bars(shown: Sequence[Batch], quarantine: Quarantine) -> dict[str, Any]
     others = [max(batch.counts.rows_quarantined - known, 0) for batch, known in zip(shown, explained, strict=True)]
     if any(others):
         stacks["b-other"] = ("quarantined: other reasons" if rest else "quarantined", others)
+    if any(duplicates := [batch.counts.duplicates for batch in shown]):
+        stacks["b-copies"] = ("duplicates, left out", duplicates)
     return bars_of([batch.number for batch in shown], stacks)
 
 

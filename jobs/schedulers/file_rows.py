@@ -31,7 +31,7 @@ from windowmill.jobs.sources.plain_rows import NO_ANSWERS, Answers, PlainRows, b
 from windowmill.jobs.spark.access import SparkSession, access_to, map_in_arrow
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import accepted_times
-from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME
+from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, ROW, TIME
 from windowmill.windowing.columnar.hashes import KeyShare
 from windowmill.windowing.columnar.rows import without_empty_chunks
 from windowmill.windowing.watermark import BEFORE, LatenessRule, first_of_commit, seen_before
@@ -150,6 +150,14 @@ def _column(times: Sequence[Times], name: str) -> Ints:
     return np.array([getattr(each, name) for each in times], np.int64)
 
 
+def without(rows: pa.Table, numbers: Ints) -> pa.Table:
+    """``rows`` without those of these ``numbers``, which are in ascending order; O(n log m)."""
+    if not len(numbers):
+        return rows
+    own = rows.column(NUMBER_OF).to_numpy()
+    return rows.filter(pa.array(numbers[np.minimum(np.searchsorted(numbers, own), len(numbers) - 1)] != own))
+
+
 for _kind in (CheckedFile, RowGroup, Times):
     returnable(_kind)
 
@@ -166,6 +174,7 @@ class FileRows:
     rule: LatenessRule
     options: Mapping[str, Options]  #: If the source is in object storage, the settings of its client; they hold credentials.
     share: KeyShare | None = None  #: The keys whose rows are read for windows; null for all.
+    left_out: Ints | None = None  #: Numbers of the duplicates, ascending; null before they are found.
 
     @classmethod
     def surveyed(cls, spark: SparkSession, batch: TableInput, stages: Sequence[RowColumns], *, every: bool) -> FileRows | None:
@@ -209,7 +218,10 @@ class FileRows:
     def parts(
         self, task: int, columns: Sequence[str] = (), conditions: Sequence[str] = ()
     ) -> Iterator[tuple[FilePart, Iterator[pa.Table]]]:
-        """The parts of a task, each with all rows of the filter, as of :func:`.lateness.with_arrival`, in batches; runs in an executor."""
+        """The parts of a task, each with all rows of the filter, as of :func:`.lateness.with_arrival`, in batches; without duplicates.
+
+        Runs in an executor.
+        """
         use_options(self.options)
         for place, part in enumerate(self.tasks[task], self.places[task]):
             yield part, self._arrived(part, self.survey.watermarks[place], columns, conditions)
@@ -217,7 +229,8 @@ class FileRows:
     def _arrived(self, part: FilePart, found: int | None, columns: Sequence[str], conditions: Sequence[str]) -> Iterator[pa.Table]:
         for rows in self.plain.read_part(part, columns, conditions, latest=self.latest):
             watermarks = None if found is None else np.full(rows.num_rows, found, np.int64)
-            yield with_arrival(rows, self.survey.starts[part.index] + rows.column(ROW).to_numpy(), watermarks)
+            arrived = with_arrival(rows, self.survey.starts[part.index] + rows.column(ROW).to_numpy(), watermarks)
+            yield arrived if self.left_out is None else without(arrived, self.left_out)
 
 
 def examined_all(spark: SparkSession, plain: PlainRows, columns: Sequence[str], options: Mapping[str, Options]) -> list[CheckedFile] | None:

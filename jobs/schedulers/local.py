@@ -26,6 +26,7 @@ from windowmill.jobs.sources.unusable_rows import with_too_late
 from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME, UNTIL_OF, VERSION, WATERMARK_OF
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.registry import imported
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
@@ -79,7 +80,7 @@ class NewRows:
         """These rows, with the reason ``too_late`` for those of these numbers, and the watermark that they found."""
         late = np.isin(numbers_of(self.table, batch), too_late)
         table = with_too_late(self.table, pa.array(late))
-        if late.any():
+        if late.any() and WATERMARK_OF not in table.column_names:
             table = table.append_column(WATERMARK_OF, lateness.arrived(self.table, batch).column(WATERMARK_OF))
         return replace(self, table=table)
 
@@ -121,6 +122,8 @@ def survey(batch: TableInput, parts: Sequence[Part], given: tuple[pa.Table, int]
     Raises ``TooLargeError`` if they are many, or only Spark reads them.
     """
     stages, within_range = [part.reading for part in parts], emits_within_range_only(batch, parts)
+    if batch.pipeline.dedup is not None:
+        stages.append(imported("windowmill.jobs.layouts.unique:reading_of")(batch.pipeline))
     if not batch.reading.files:
         return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=within_range))
     # Plain files cost little to read, so each part checks the number of their rows after they are read.

@@ -11,7 +11,7 @@ some. Where only Spark reads rows, it sends those that may be among them, as JSO
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from typing import TYPE_CHECKING
 
@@ -57,13 +57,17 @@ from windowmill.jobs.sources.unusable_rows import BAD_CONDITION, EventTimes, fai
 from windowmill.jobs.spark.access import frame_of, map_in_arrow, mapped
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, ROW, TIME, UNREAD, UNTIL_OF, VERSION, WATERMARK_OF
+from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.registry import imported
 from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.data_files import DataFile
     from windowmill.checkpoints.state.readers import DeltaState
     from windowmill.jobs.layouts.input import Emission, SourceInput, TableInput
+    from windowmill.jobs.layouts.output import Role
+    from windowmill.jobs.layouts.unique import Deduplication
     from windowmill.windowing.columnar.slices import RowColumns
     from windowmill.windowing.kernels.combine import Ints
     from windowmill.windowing.slicing.edges import WindowGrid
@@ -82,6 +86,7 @@ class NumberedRows:
     files: tuple[int, ...]  #: The indices of the files with rows, as the survey has them.
     unusable: tuple[int, ...]  #: The indices of files with rows that have a quarantine reason.
     batch: SourceInput
+    left_out: Ints | None = None  #: Numbers of the duplicates, ascending; null before they are found.
 
     @classmethod
     def surveyed(cls, arrived: DataFrame, batch: TableInput, *, every: bool = False) -> NumberedRows:
@@ -98,12 +103,15 @@ class NumberedRows:
 
     @cached_property
     def rows(self) -> DataFrame:
-        """The rows with end of event, number in order of arrival, and watermark at arrival."""
+        """The rows with end of event, number in order of arrival, and watermark at arrival; without duplicates."""
         ended = self.arrived
         if UNTIL_OF not in ended.columns:
             ended = ended.withColumn(UNTIL_OF, F.col(TIME))
         starts = F.lit(list(self.survey.starts)) if self.survey.starts else F.array(F.lit(0))
         numbered = ended.withColumn(NUMBER_OF, starts[F.col(FILE)].cast("long") + F.col(ROW))
+        if self.left_out is not None and len(self.left_out):
+            copies = frame_of(numbered.sparkSession, pa.table({NUMBER_OF: pa.array(self.left_out)}))
+            numbered = numbered.join(F.broadcast(copies), [NUMBER_OF], "left_anti")
         if not self._behind:
             return without_watermark(numbered)
         # Null in files without late rows, where it makes no difference.
@@ -183,7 +191,10 @@ def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> Bat
     if not batch.reading.files:
         return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=stops))
     every = batch.rule.revises and any(part.needs_arrival_watermark for part in parts)
-    new: FileRows | NumberedRows | None = FileRows.surveyed(spark, batch, [part.reading for part in parts], every=every)
+    stages: list[RowColumns] = [part.reading for part in parts]
+    if batch.pipeline.dedup is not None:  # whether a row is remembered depends on the watermark that a later one finds
+        every, stages = True, [*stages, imported("windowmill.jobs.layouts.unique:reading_of")(batch.pipeline)]
+    new: FileRows | NumberedRows | None = FileRows.surveyed(spark, batch, stages, every=every)
     if isinstance(new, FileRows):
         stored: int | None = number_of_rows(new.tasks)
     else:
@@ -201,6 +212,19 @@ def stored_rows(batch: TableInput, spark: SparkSession) -> int | None:
     if all(file.rows is not None and file.is_counted for file in files):
         return sum(file.rows or 0 for file in files)
     return int(batch.source.rows(spark, batch.reading).count())
+
+
+def without_duplicates(
+    spark: SparkSession, batch: TableInput, new: FileRows | NumberedRows, work: Deduplication, targets: Targets
+) -> tuple[FileRows | NumberedRows, Output]:
+    """``new`` without the duplicates that tasks find; and their number, the files of entries, and those of the duplicates' numbers."""
+    seen, refused = targets.of["seen"], targets.of["refused"]
+    own = replace(targets, of={"state": seen, "refused": refused})
+    done = Exchange(spark, work, new.source(work), None, shuffle_partitions(batch, spark)).compute(own)
+    files: dict[Role, tuple[DataFile, ...]] = {"seen": done.files.get("state", ()), "refused": done.files.get("refused", ())}
+    parts = [batch.column(0).to_numpy() for batch in read_files(refused.table, files["refused"])]
+    numbers = np.sort(np.concatenate([np.empty(0, np.int64), *parts]))
+    return replace(new, left_out=numbers), Output(files, Counts(duplicates=len(numbers)), executors=done.executors)
 
 
 def load(part: Part, new: FileRows | NumberedRows | None, emission: Emission, state: DeltaState, spark: SparkSession) -> Exchange:

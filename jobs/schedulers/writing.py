@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from windowmill.checkpoints.data_files import FileWriter
+from windowmill.checkpoints.data_files import FileWriter, Packing
 from windowmill.checkpoints.stores import Options, use_options
 from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.layouts.output import Output, Published, Role, RowWriter
@@ -35,6 +35,7 @@ class Target:
     schema: pa.Schema
     order: Sequence[str] = ()
     keys: Sequence[str] = ()
+    packing: Packing | None = None  #: As of :class:`.FileWriter`.
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class OutputWriter(RowWriter, ExitStack):
         if role == "sink" and RETRACTED in to.schema.names:
             rows = with_retracted(rows)
         if role not in self._open:
-            writer = FileWriter(to.table, to.schema, batch=batch, attempt=attempt, task=self._task, order=to.order)
+            writer = FileWriter(to.table, to.schema, batch=batch, attempt=attempt, task=self._task, order=to.order, packing=to.packing)
             self._open[role] = self.enter_context(writer)
         self._open[role].write(rows)
 

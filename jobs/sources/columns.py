@@ -22,6 +22,7 @@ from windowmill.windowing.columnar.added_columns import TAKEN
 from windowmill.windowing.errors import SourceSchemaError, first_line, no_column
 from windowmill.windowing.kernels.layout import WiderPartials
 from windowmill.windowing.layouts import divide, live_columns
+from windowmill.windowing.registry import imported
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -152,7 +153,8 @@ class Columns:
         uses = [
             (f"windows.{index}.{field}", use) for index, window in enumerate(pipeline.windows) for field, use in window.columns().items()
         ]
-        for where, name in [*keys, *ties, *((where, use.column) for where, use in uses), *axis]:
+        copies = [(f"dedup.by.{index}", name) for index, name in enumerate(() if pipeline.dedup is None else pipeline.dedup.by)]
+        for where, name in [*keys, *ties, *copies, *((where, use.column) for where, use in uses), *axis]:
             if name not in self.struct.names:
                 yield where, no_column(place, name, set(self.struct.names))
         for where, name in keys:
@@ -162,6 +164,9 @@ class Columns:
         for where, name in ties:
             if isinstance(kinds[name], T.ArrayType | T.MapType | T.StructType):
                 yield where, f"{name!r} is {kinds[name].simpleString()}; expected values that have an order"
+        for where, name in copies:
+            if isinstance(kinds[name], T.MapType | T.VariantType):
+                yield where, f"{name!r} is {kinds[name].simpleString()}; expected values of which two can be equal"
         unit = pipeline.time.unit
         for where, name in axis:
             kind = kinds[name]
@@ -223,6 +228,7 @@ def used_columns(pipeline: Pipeline, names: Iterable[str]) -> list[str]:
     names = list(names)
     used = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, names)}
     used |= set(read_by(every_condition(pipeline), names))
+    used |= set(() if pipeline.dedup is None else (*pipeline.dedup.by, *pipeline.time.tie_break))
     return [name for name in names if name in used]
 
 
@@ -243,6 +249,14 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
             raise SourceSchemaError(_gone(field, new, place))
         _check_same(field, new[field.name], field.name, place)
         wider = new[field.name].dataType
+        if pipeline.dedup is not None and field.name in pipeline.dedup.by and wider != field.dataType:
+            kind_of = imported("windowmill.windowing.columnar.duplicates:kind_of")
+            kinds = [kind_of(Columns(struct).arrow[field.name]) for struct in (old, new)]
+            if kinds[0] != kinds[1]:
+                raise SourceSchemaError(
+                    f"source {place}: column {field.name!r} was {_declared(field)} and is now {_declared(new[field.name])}, and dedup.by "
+                    "names it: rows with its old values would not be remembered; bring the type back, or rebuild in a new sink"
+                )
         is_padded_alike = _paddings(field) == _paddings(new[field.name])
         if is_padded_alike and (field.name not in stored or wider == field.dataType or _plain(wider) == _plain(field.dataType)):
             continue

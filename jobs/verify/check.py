@@ -89,6 +89,10 @@ _UNKNOWN_ORDER = (
     "rows came late, and since then files of the source were rewritten, settings of time have changed, or windows were recomputed in which "
     "no row is late, so which windows count them is not known"
 )
+_UNKNOWN_COPIES = (
+    "rows with equal values of dedup.by differ, and since then files of the source were rewritten, or windows were recomputed, so which of "
+    "them counts is not known"
+)
 #: Rows that differ whose texts are kept in the quality table or named, and files that a query leaves out by name.
 _EXAMPLES, _FILES_NAMED = 5, 20
 
@@ -248,12 +252,16 @@ class _LookupChanges:
 
     def doubt(self, row: PublishedRow) -> str | None:
         """Why ``row`` may differ: what its rows look up has changed; null if that has not."""
-        if self.times is not None:
-            times = self.times.get(row.key)
-            first = AXIS_BEGIN if row.start is None or row.trigger is not None else row.start
-            if times is None or np.searchsorted(times, first) == np.searchsorted(times, row.end, side="right"):
-                return None
+        if self.times is not None and not _may_hold(row, self.times):
+            return None
         return f"the table of lookup {self.names} has changed since; `windowmill restate --lookup NAME` brings their windows up to date"
+
+
+def _may_hold(row: PublishedRow, times: Mapping[tuple[Any, ...], Ints]) -> bool:
+    """Whether the window of ``row`` may hold one of the ``times``, sorted ones by key."""
+    own = times.get(row.key)
+    first = AXIS_BEGIN if row.start is None or row.trigger is not None else row.start
+    return own is not None and bool(np.searchsorted(own, first) < np.searchsorted(own, row.end, side="right"))
 
 
 @dataclass
@@ -285,6 +293,10 @@ class _Comparing:
         arrival = self.plain.arrival(spans, surveyed=bool(others))
         chosen = range(len(self.plain.files.files)) if arrival is None else self.plain.read_for(rows, gaps)
         reaches = [self.plain.reaches(rows, keys, gaps), reaches_of(others, others_keys, self.plain.types)]
+        if self.plain.pipeline.dedup is not None:
+            _ = self.plain.spark
+            with self.progress.step("dedup", "which rows are duplicates"):
+                _ = self.plain.copies
         with self.progress.step("read", self._told(chosen)):
             found = self.plain.local.read(chosen, self.plain.columns, reaches)
         if found is None:
@@ -354,6 +366,8 @@ class _Comparing:
         # Why rows may differ although nothing is wrong.
         doubt = _UNKNOWN_ORDER if self.late and not self.plain.files.order_known else None
         doubt = self.changes.doubt(row) if doubt is None and self.changes is not None else doubt
+        if doubt is None and (copies := self.plain.copies) is not None and _may_hold(row, copies.doubtful):
+            doubt = _UNKNOWN_COPIES
         self.comparison.add(row, known, query, method, doubt)
 
     def _by_reference(
@@ -439,7 +453,7 @@ def recomputed(
             continue
         rows, too_many = _rows_of([sampled[n] for n in own], keys.take(pa.array(own)), found.rows, plain.types)
         left_out[own] = too_many
-        of_window = plain.pipeline.model_copy(update={"windows": (window,)})
+        of_window = plain.pipeline.model_copy(update={"windows": (window,), "dedup": None})  # duplicates are left out
         for n, each in zip(own, _of_window(of_window, plain, pa.concat_tables([rows, others]), [sampled[n] for n in own]), strict=True):
             values[n] = each
     return values, left_out

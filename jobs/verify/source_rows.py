@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from functools import cached_property, reduce
+from itertools import groupby
+from operator import and_, itemgetter
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,10 +34,12 @@ from windowmill.jobs.sources.table_rows import Live, left, live_rows, queried
 from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.access import frame_of
 from windowmill.jobs.spark.spark_settings import reader_options, spark_path
-from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME, UNTIL_OF
+from windowmill.windowing.columnar.added_columns import FILE, ID_HIGH, REASON, ROW, TIME, UNTIL_OF
 from windowmill.windowing.columnar.rows import codes_of, distinct_values
 from windowmill.windowing.errors import SourceFileError, SourceRangeGoneError, SpecError, UnsupportedError
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.lift import condition_column
+from windowmill.windowing.reference.events import ranks
 from windowmill.windowing.watermark import LatenessRule
 
 if TYPE_CHECKING:
@@ -210,6 +214,50 @@ class Reaches:
 
 
 @dataclass(frozen=True)
+class SourceCopies:
+    """The duplicates among the rows of a source, by the definition: a search among the rows that have been applied before."""
+
+    places: frozenset[tuple[int, int]]  #: Index of the file and of the row of each.
+    #: By key, the sorted times of rows that may be duplicates or not, as the order in which they arrived is unknown.
+    doubtful: Mapping[tuple[Any, ...], Ints]
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, files: SourceFiles, rows: Sequence[Mapping[str, Any]]) -> SourceCopies:
+        """Those among ``rows``, which have all rows that share values with another."""
+        dedup, within, known = pipeline.dedup, pipeline.remembers_for, files.order_known
+        assert dedup is not None
+        lateness = pipeline.time.lateness.elapsed()
+        grids = Grids.of(pipeline).grids if all(window.on_grid for window in pipeline.windows) else ()
+        places, doubtful = set[tuple[int, int]](), dict[tuple[Any, ...], list[int]]()
+        for _, group in groupby(sorted(rows, key=lambda row: (row[ID_HIGH], _order(pipeline, files, row))), key=itemgetter(ID_HIGH)):
+            applied, every = list[tuple[int | None, int]](), list(group)
+            for row in every:
+                commit, until, closed = files.commits[row[FILE]] if known else None, row[UNTIL_OF], row[CLOSED]
+                if any(
+                    (commit == other or closed is None or closed + lateness <= at + within)
+                    and (dedup.within is None or abs(until - at) <= within)
+                    for other, at in applied
+                ):
+                    places.add((row[FILE], row[ROW]))
+                elif not grids or closed is None or max(int(grid.last_end_holding(np.array([until]))[0]) for grid in grids) > closed:
+                    applied.append((commit, until))
+            if not known and (len(applied) != 1 or len({row[TEXT] for row in every}) > 1):
+                for row in every:
+                    doubtful.setdefault(tuple(row[name] for name in pipeline.keys), []).append(row[TIME])
+        return cls(frozenset(places), {key: np.sort(times) for key, times in doubtful.items()})
+
+    def left(self, rows: pa.Table) -> pa.Table:
+        """Those of ``rows`` that are no duplicates."""
+        pairs = zip(rows.column(FILE).to_pylist(), rows.column(ROW).to_pylist(), strict=True)
+        return rows.filter(pa.array([place not in self.places for place in pairs], pa.bool_()))
+
+
+def _order(pipeline: Pipeline, files: SourceFiles, row: Mapping[str, Any]) -> tuple[Any, ...]:
+    commit = files.commits[row[FILE]] if files.order_known else None
+    return (-1 if commit is None else commit, row[TIME], ranks([row[name] for name in pipeline.time.tie_break]), row[FILE], row[ROW])
+
+
+@dataclass(frozen=True)
 class SampledRows:
     """Rows of a source, with the columns that a pipeline uses, ``TIME``, ``UNTIL_OF``, ``FILE``, ``ROW``, and one for each condition."""
 
@@ -225,6 +273,7 @@ class LocalReader:
     files: SourceFiles
     now_us: int
     refused: frozenset[str]
+    copies: Callable[[], SourceCopies | None]  #: Finds the duplicates, which are left out; null without ``dedup``.
 
     @property
     def _pipeline(self) -> Pipeline:
@@ -248,6 +297,7 @@ class LocalReader:
         """Rows of files ``chosen`` by index that ``reaches`` ask for; null if many, or for Spark. A file that is gone raises an error."""
         if self._plain is None:
             return None
+        copies = self.copies()
         conditions, kept, latest, n_kept = self._pipeline.conditions(), list[pa.Table](), list[pa.Table](), 0
         own = [(name, self._plain.types[name]) for name in columns]
         own += [(TIME, pa.int64()), (UNTIL_OF, pa.int64()), (FILE, pa.int32()), (ROW, pa.int64())]
@@ -255,7 +305,8 @@ class LocalReader:
         try:
             for rows in self._parts(chosen, columns, conditions, schema):
                 places = distinct_values(np.concatenate([each.pairs(rows)[1] for each in reaches]))
-                kept.append(rows.take(pa.array(places)))
+                own = rows.take(pa.array(places))
+                kept.append(own if copies is None else copies.left(own))
                 if len(rows):
                     latest.append(rows.slice(int(np.argmax(rows.column(TIME).to_numpy())), 1))
                 n_kept += len(places)
@@ -331,7 +382,21 @@ class RereadRows:
     @cached_property
     def local(self) -> LocalReader:
         """Reads rows in this process, as far as Arrow can."""
-        return LocalReader(self.runnable, self.files, self.now_us, self._kept_out)
+        return LocalReader(self.runnable, self.files, self.now_us, self._kept_out, lambda: self.copies)
+
+    @cached_property
+    def copies(self) -> SourceCopies | None:
+        """Duplicates among the rows; null without ``dedup``. Spark finds the rows that share values with another."""
+        dedup, every = self.pipeline.dedup, range(len(self.files.files))
+        if dedup is None:
+            return None
+        by = [F.col(backquoted(name)) for name in dedup.by]
+        rows = self.read(every, self.survey().closed).where(reduce(and_, (column.isNotNull() for column in by)))
+        several = rows.withColumn("_times", F.count(F.lit(1)).over(Window.partitionBy(*by))).where(F.col("_times") > 1)
+        values = F.to_json(F.struct(*(column.alias(f"_{n}") for n, column in enumerate(by))))
+        names = dict.fromkeys([*self.pipeline.keys, *self.pipeline.time.tie_break, FILE, ROW, TIME, UNTIL_OF, CLOSED])
+        found = several.select(values.alias(ID_HIGH), _text_of(self.columns).alias(TEXT), *map(backquoted, names)).toArrow()
+        return SourceCopies.of(self.pipeline, self.files, found.to_pylist())
 
     @property
     def pipeline(self) -> Pipeline:
@@ -440,7 +505,14 @@ class RereadRows:
         return rows.withColumn(TEXT, _text_of(self.columns)).join(F.broadcast(ahead), TEXT, "left_anti").drop(TEXT)
 
     def without_quarantined(self, rows: DataFrame, place: Sequence[str]) -> DataFrame:
-        """``rows`` without as many equal ones as are in quarantine, most closed first; ``place`` brings equal rows together."""
+        """``rows`` without duplicates, and without as many equal ones as are in quarantine, most closed first.
+
+        ``place`` brings equal rows together.
+        """
+        if self.copies is not None and self.copies.places:
+            files, numbers = zip(*self.copies.places, strict=True)
+            copies = pa.table({FILE: pa.array(files, pa.int32()), ROW: pa.array(numbers, pa.int64())})
+            rows = rows.join(F.broadcast(frame_of(self.spark, copies)), [FILE, ROW], "left_anti")
         if self.quarantined is None:
             return rows
         counted = self.quarantined.groupBy(TEXT).agg(F.count(F.lit(1)).alias("_times"))

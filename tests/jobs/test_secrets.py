@@ -30,6 +30,7 @@ FULL: dict[str, Any] = {
     "apply": "auto",
     "source": {"path": "/data/in", "format": "delta", "options": {"maxFilesPerTrigger": "5"}, "filter": "v > 1"},
     "steps": [{"columns": {"w": "v + 1"}}, {"filter": "w > 3"}],
+    "dedup": {"by": ["id"], "within": "1 hour"},
     "keys": ["k"],
     "time": {
         "column": "t", "unit": None, "tie_break": ["id"], "disorder": "5 minutes", "lateness": "1 hour",

@@ -94,7 +94,7 @@ MUTANTS = {
     ],
     f"{FOREIGN_CHANGES}rows_that_others_append": [
         ("foreign-writes-accepted", "checkpoints.own_tables:_verify_table", without("raise refused(...)")),
-        ("accept-changes-of-the-state", "checkpoints.own_tables:verify", without('_ != "state"')),
+        ("accept-changes-of-the-state", "checkpoints.own_tables:verify", without("_ not in REMEMBERED")),
     ],
     f"{FOREIGN_CHANGES}rows_that_others_delete_and_restore": [
         ("restored-rows-are-foreign", "checkpoints.own_tables:foreign_change", always("any(_.values()) and any(_.values())")),
@@ -139,7 +139,7 @@ MUTANTS = {
         ),
     ],
     f"{FOREIGN_CHANGES}rows_that_others_remove_before_the_commits_of_a_batch_are_restored_first": [
-        ("commit-on-top-of-a-foreign-change", "checkpoints.protocol:_publish", never('not _ or _ == "state"')),
+        ("commit-on-top-of-a-foreign-change", "checkpoints.protocol:_publish", never("not _ or _ in REMEMBERED")),
     ],
     f"{FOREIGN_CHANGES}changes_are_accepted_once_and_for_all": [
         ("accepted-changes-forgotten", "checkpoints.own_tables:_verify_table", without("_.note(_, None if _ else replace(...))")),

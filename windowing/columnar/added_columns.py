@@ -25,6 +25,8 @@ CORRUPT = "_corrupt_record"
 ARRIVAL = "_arrival"
 #: Number of a row's commit, or that of a partial's first row; not stored. Only if revisions show empty windows.
 ORDER = "_order"
+#: Halves of the hash of a row's values of ``dedup.by``; and whether the row came too late for every window by its time alone.
+ID_HIGH, ID_LOW, LAPSED = "_id_high", "_id_low", "_lapsed"
 #: Start of a slice.
 SLICE = "_slice"
 #: Level of a node over slices, 0 for a slice; only where such nodes are stored.

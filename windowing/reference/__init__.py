@@ -23,6 +23,7 @@ from windowmill.windowing.reference.windows import (
     event_rows,
     grid_rows,
     policy_rows,
+    without_duplicates,
 )
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import GridRules, PolicyRules, Window, rules_of
@@ -76,6 +77,7 @@ def evaluate(
             clock = arrival
         else:
             events.append(arrival)
+    events = without_duplicates(pipeline, events)
     watermark, closed = (AFTER, AFTER) if final else (clock.watermark, clock.closed)
     rows: list[dict[str, Any]] = []
     counted, refused, missed = set[int](), set[int](), dict[str, int]()

@@ -25,9 +25,11 @@ from windowmill.windowing.bounds import check_duration, check_key
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.reference.events import AFTER, BEFORE, Course, Event, EventWindow, Tally, WindowResult, arriving_together
 from windowmill.windowing.registry import imported_for
+from windowmill.windowing.windows.base import GridRules, rules_of
 
 if TYPE_CHECKING:
-    from windowmill.windowing.windows.base import Delta, GridRules, PolicyRules, Window
+    from windowmill.windowing.spec import Pipeline
+    from windowmill.windowing.windows.base import Delta, PolicyRules, Window
     from windowmill.windowing.windows.types import Count, Custom, Session
 
 _NOTHING = Duration()
@@ -178,6 +180,34 @@ def _versions(window: Window, start: int, end: int, inside: list[Event], counted
     around = any(event.time < end for event in before) and any(event.stop > start for event in before)
     shown = [on_time] if on_time or (window.empty == "emit" and around) else []
     return shown + [on_time + list(chain(*late[: count + 1])) for count in range(len(late))]
+
+
+def without_duplicates(pipeline: Pipeline, events: Sequence[Event]) -> list[Event]:
+    """Those of ``events``, which are in order of arrival, that are no duplicates of applied ones (``dedup``)."""
+    dedup, within = pipeline.dedup, pipeline.remembers_for
+    if dedup is None:
+        return list(events)
+    found = [rules_of(window) for window in pipeline.windows]
+    grids = [GridWindows(rules, pipeline.time.integer_axis) for rules in found if isinstance(rules, GridRules)]
+    applied, copies = dict[str, list[Event]](), set[int]()
+    for together in arriving_together(events):
+        for event in sorted(together, key=lambda event: event.order):
+            values = [event.record.values.get(name) for name in dedup.by]
+            if None in values:
+                continue
+            before = applied.setdefault(repr([value + 0.0 if isinstance(value, float) else value for value in values]), [])
+            if any(
+                (other.commit == event.commit or event.watermark <= other.until + within)
+                and (dedup.within is None or abs(event.until - other.until) <= within)
+                for other in before
+            ):
+                copies.add(event.number)
+                continue
+            ends = [end for grid in grids for _, end in grid.holding(event.time, event.stop)]
+            # Only where all windows are on grids does the time of an event show that none counts it.
+            if len(grids) < len(pipeline.windows) or not ends or max(ends) > event.closed:
+                before.append(event)
+    return [event for event in events if event.number not in copies]
 
 
 def policy_rows(window: Window, rules: PolicyRules, events: Sequence[Event], tally: Tally, course: Course) -> Iterator[WindowResult]:

@@ -1,0 +1,169 @@
+"""The table of remembered rows: an entry for each applied row of ``dedup``, with the row's id and time, until it expires. No JVM.
+
+Entries never change. Files are sorted by id, whose high half is a hash: of the ids in order, their differences take few bits. A batch
+searches files for the ids of its rows: it reads the high halves in the row groups that may hold some, and the rest of an entry only where
+the high half is one of its own.
+
+A file goes with the batch after which all its entries have expired; entries have expired if their time lies before an instant. Small files
+are merged, the newest first, when there are more than :data:`FEW_FILES`, so that an entry is rewritten a logarithmic number of times, and
+files hold entries of similar times. Full files are not rewritten.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from windowmill.checkpoints.batches import Changes
+from windowmill.checkpoints.data_files import ROWS_PER_FILE, DataFile, Packing, write_files
+from windowmill.checkpoints.delta_tables import check_format, files_of, newest
+from windowmill.checkpoints.savepoints import Savepoint, saved_rows
+from windowmill.checkpoints.state.reading import open_file, reporting_damage
+from windowmill.checkpoints.state.tables import replacing
+from windowmill.checkpoints.stores import is_table
+from windowmill.windowing.axis import AXIS_END
+from windowmill.windowing.columnar.added_columns import ID_HIGH, ID_LOW, TIME
+from windowmill.windowing.columnar.duplicates import ENTRIES
+
+if TYPE_CHECKING:
+    from windowmill.windowing.kernels.combine import Ints
+
+#: Columns by which the rows of a file are sorted.
+ORDER = (ID_HIGH, ID_LOW)
+PACKING = Packing({ID_HIGH: "DELTA_BINARY_PACKED", ID_LOW: "PLAIN", TIME: "DELTA_BINARY_PACKED"}, group_rows=32 << 10)
+#: Small files that are not merged.
+FEW_FILES = 8
+#: Most rows that are merged at a time, in memory.
+MERGED_ROWS = 2 * ROWS_PER_FILE
+
+
+@dataclass(frozen=True, slots=True)
+class SeenTable:
+    """The table at ``path``, which there need not be; small and picklable."""
+
+    path: str
+
+    def matching(self, high: Ints, since: int) -> pa.Table:
+        """The entries whose high half is one of ``high``, which are in ascending order, and whose time is at or after ``since``."""
+        if not is_table(self.path) or not len(high):
+            return ENTRIES.empty_table()
+        with reporting_damage(self.path):
+            table = newest(self.path)
+            check_format(table, "seen")
+            parts = [_matching(table.table_uri, file, high) for file in files_of(table) if greatest_time(file) >= since]
+        found = pa.concat_tables([ENTRIES.empty_table(), *parts])
+        return found.filter(pc.greater_equal(found.column(TIME), since))
+
+    def changes(self, adds: Sequence[DataFile], since: int, *, batch: int, attempt: str, rebuilt: bool) -> Changes | None:
+        """The changes by which a batch remembers the entries ``adds``, and forgets those with times before ``since``; null for none.
+
+        ``rebuilt``: whether the entries take the place of all others.
+        """
+        if rebuilt or not is_table(self.path):
+            return replacing(self.path, Changes.of(ENTRIES, adds) if adds else None)
+        with reporting_damage(self.path):
+            table = newest(self.path)
+            files = sorted(files_of(table), key=greatest_time)
+            expired = [file for file in files if greatest_time(file) < since]
+            merged = to_merge(files[len(expired) :])
+            rows = _entries(table.table_uri, merged, since)
+            kept = write_files(self.path, ENTRIES, rows, batch=batch, attempt=attempt, task=1, order=ORDER, packing=PACKING)
+        removes = tuple(str(file["path"]) for file in (*expired, *merged))
+        return Changes.of(ENTRIES, adds, kept=kept, removes=removes) if adds or removes else None
+
+    def replaced_by(self, entries: pa.Table, *, batch: int, attempt: str) -> Changes | None:
+        """The changes by which ``entries``, which it writes to files, take the place of all others; null for none."""
+        adds = write_files(self.path, ENTRIES, [entries], batch=batch, attempt=attempt, order=ORDER, packing=PACKING)
+        return replacing(self.path, Changes.of(ENTRIES, adds) if adds else None)
+
+
+def restored(folder: str, entry: Savepoint, path: str, *, batch: int, attempt: str) -> Changes | None:
+    """What the restoration of the savepoint ``entry`` below ``folder`` changes in the table at ``path``; null for nothing.
+
+    Raises ``SavepointError`` if a file of the savepoint is gone or damaged.
+    """
+    adds: list[DataFile] = []
+    for number, (name, n_rows) in enumerate(entry.remembered.items()):
+        rows = [saved_rows(folder, entry, name, n_rows)]
+        adds += write_files(path, ENTRIES, rows, batch=batch, attempt=attempt, task=number, order=ORDER, packing=PACKING)
+    return replacing(path, Changes.of(ENTRIES, adds) if adds else None)
+
+
+def greatest_time(file: Mapping[str, Any]) -> int:
+    """The greatest time of an entry of ``file``, an entry of the log; the end of the axis if its statistics do not say."""
+    found = file.get(f"max.{TIME}")
+    return AXIS_END if found is None else int(found)
+
+
+def to_merge(files: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Those of ``files``, which are in order of their times, that become one: none, or at least two of those that are not full."""
+    small = [file for file in files if file["num_records"] < ROWS_PER_FILE]
+    if len(small) <= FEW_FILES:
+        return []
+    taken, rows = list[Mapping[str, Any]](), 0
+    for file in reversed(small):
+        own = int(file["num_records"])
+        if taken and (own > 2 * rows or rows + own > MERGED_ROWS):
+            break
+        taken, rows = [file, *taken], rows + own
+    return taken if len(taken) > 1 else []
+
+
+@contextmanager
+def _opened(uri: str, file: Mapping[str, Any]) -> Iterator[pq.ParquetFile]:
+    opened = open_file(uri, file)
+    try:
+        yield opened
+    finally:
+        opened.close(force=True)
+
+
+def _entries(uri: str, files: Sequence[Mapping[str, Any]], since: int) -> Iterator[pa.Table]:
+    """The entries of ``files`` with times at or after ``since``."""
+    for file in files:
+        with _opened(uri, file) as opened:
+            rows = opened.read(columns=ENTRIES.names, use_threads=False).cast(ENTRIES)
+        yield rows.filter(pc.greater_equal(rows.column(TIME), since))
+
+
+def _matching(uri: str, file: Mapping[str, Any], high: Ints) -> pa.Table:
+    """The entries of ``file`` whose high half is one of ``high``."""
+    found = [ENTRIES.empty_table()]
+    with _opened(uri, file) as opened:
+        groups = [number for number in range(opened.num_row_groups) if _may_hold(opened.metadata.row_group(number), high)]
+        if groups:
+            own = opened.read_row_groups(groups, columns=[ID_HIGH], use_threads=False).column(ID_HIGH).to_numpy()
+            held = _held(own, high)
+            begins = np.cumsum([0, *(opened.metadata.row_group(number).num_rows for number in groups)])
+            for place in np.flatnonzero(np.add.reduceat(held, begins[:-1])).tolist():
+                rows = opened.read_row_group(groups[place], columns=ENTRIES.names, use_threads=False).cast(ENTRIES)
+                found.append(rows.filter(pa.array(held[begins[place] : begins[place + 1]])))
+    return pa.concat_tables(found)
+
+
+def _may_hold(group: Any, high: Ints) -> bool:
+    """Whether a row group may hold one of the values ``high`` by its statistics."""
+    span = group.column(0).statistics
+    if span is None or not span.has_min_max:
+        return True
+    first = np.searchsorted(high, span.min)
+    return bool(first < len(high) and high[first] <= span.max)
+
+
+def _held(own: Ints, high: Ints) -> np.ndarray:
+    """Mask of those of ``own`` that are among ``high``."""
+    held = np.zeros(len(own), np.bool_)
+    if (own[1:] < own[:-1]).any():  # others have rewritten the file
+        held[:] = np.isin(own, high)
+        return held
+    first, behind = (np.searchsorted(own, high, side=side) for side in ("left", "right"))
+    for begin, end in zip(first[first < behind].tolist(), behind[first < behind].tolist(), strict=True):
+        held[begin:end] = True
+    return held

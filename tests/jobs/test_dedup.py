@@ -1,0 +1,508 @@
+"""Duplicates: a pipeline that leaves them out publishes what one without ``dedup`` does over rows from which they are gone."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from benchmarks.pipelines import quiet
+from tests.faults.dying import DiedError, arm
+from tests.faults.world import UNMET
+from tests.latest import latest
+from tests.readers import compute_by_many_tasks, use_spark_for_small_batches
+from windowmill.checkpoints import data_files, failpoints, seen
+from windowmill.checkpoints.ledger import Ledger
+from windowmill.jobs.batch import loop
+from windowmill.jobs.batch import maintenance_batches as savepoints
+from windowmill.jobs.commands.try_command import attempt
+from windowmill.jobs.dataframe import aggregate
+from windowmill.jobs.verify.check import verify
+from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.errors import HeldError, OutOfTurnError, SourceSchemaError, SpecError, UnsupportedError, WindowmillError
+from windowmill.windowing.specfile import parse_pipeline
+
+Row = dict[str, Any]
+SCHEMA = pa.schema([("t", pa.int64()), ("k", pa.string()), ("v", pa.int64()), ("id", pa.string()), ("part", pa.int64()), ("o", pa.int64())])
+#: The key of duplicates in the source of the pipeline without ``dedup``, where they move the watermark and count for nobody.
+COPY = "copy"
+GRIDS = [
+    {"name": "tumbling", "type": "tumbling", "size": 20},
+    {"name": "hopping", "type": "hopping", "size": 30, "hop": 10},
+    {"name": "grown", "type": "cumulative", "size": 40, "step": 10},
+]
+OTHERS = [
+    {"name": "visit", "type": "session", "gap": 6},
+    {"name": "last_3", "type": "sliding", "evict": {"count": 3}, "trigger": {"count": 2}},
+    {"name": "recent", "type": "sliding", "evict": {"time": 15}, "trigger": {"time": 10}},
+    {"name": "three", "type": "count", "count": 3},
+]
+
+
+def histories(few: int) -> range:
+    """The seeds of histories: ``few``, or as many as WINDOWMILL_DEDUP_HISTORIES says, from WINDOWMILL_RANDOM_SEED on."""
+    first = int(os.environ.get("WINDOWMILL_RANDOM_SEED", "0"))
+    return range(first, first + int(os.environ.get("WINDOWMILL_DEDUP_HISTORIES", few)))
+
+
+def a_spec(rng: random.Random) -> dict[str, Any]:
+    windows = rng.sample(GRIDS, rng.randint(1, 2)) + (rng.sample(OTHERS, rng.randint(1, 2)) if rng.random() < 0.5 else [])
+    spec: dict[str, Any] = {
+        "pipeline": "unique",
+        "dedup": {"by": rng.choice([["id"], ["id", "part"]])},
+        "keys": ["k"],
+        "time": {"column": "t", "unit": "none", "disorder": rng.choice([0, 4, 12]), "lateness": rng.choice([0, 5, 15]), "tie_break": ["o"]},
+        "windows": windows,
+        "aggregates": {"n": {"count": "*"}, "total": {"sum": "v"}, "last": {"last": "v"}},
+        "emit": rng.choice(["final", "revise"]),
+        "quarantine": {"warn": "never", "hold": "never"},
+    }
+    if rng.random() < 0.5:
+        spec["dedup"]["within"] = rng.choice([0, 7, 25, 200])
+    return spec
+
+
+def closes(window: dict[str, Any], time: int) -> int:
+    """The end of the last window on a grid that holds ``time``."""
+    hop, size = window.get("hop", window["size"]), window["size"]
+    return time // hop * hop + size
+
+
+class Rule:
+    """Which rows are duplicates, by the definition: a search among all rows that have been applied."""
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.spec, self.seen = spec, -(10**9)
+        self.applied: list[tuple[Any, int, int]] = []
+        time, windows = spec["time"], spec["windows"]
+        longest = max((window.get("size", window.get("gap", 0)) for window in windows), default=0)
+        self.written = spec["dedup"].get("within")
+        self.within = time["disorder"] + time["lateness"] + longest if self.written is None else self.written
+        self.on_grids = all("size" in window for window in windows)
+        self.commit = 0
+
+    def duplicates(self, rows: list[Row]) -> list[bool]:
+        """Of the ``rows`` of the next commit."""
+        self.commit += 1
+        time = self.spec["time"]
+        watermark = self.seen - time["disorder"]
+        found = [False] * len(rows)
+        usable = [place for place, row in enumerate(rows) if row["t"] is not None]
+        for place in sorted(usable, key=lambda place: (rows[place]["t"], rows[place]["o"], place)):
+            row = rows[place]
+            own = tuple(row[name] for name in self.spec["dedup"]["by"])
+            if None in own:
+                continue
+            found[place] = any(
+                own == other
+                and (commit == self.commit or watermark <= at + self.within)
+                and (self.written is None or abs(row["t"] - at) <= self.written)
+                for other, at, commit in self.applied
+            )
+            is_late = self.on_grids and all(closes(window, row["t"]) <= watermark - time["lateness"] for window in self.spec["windows"])
+            if not found[place] and not is_late:
+                self.applied.append((own, row["t"], self.commit))
+        self.seen = max([self.seen, *(rows[place]["t"] for place in usable)])
+        return found
+
+
+class Twins:
+    """A pipeline with ``dedup``, and one without, in whose source duplicates have a key of their own."""
+
+    def __init__(self, folder: Path, spec: dict[str, Any], *, exact: bool = False, seed: int = 0) -> None:
+        self.rng, self.spec, self.exact, self.folder = random.Random(seed), spec, exact, folder
+        self.rule, self.rows, self.now, self.duplicates = Rule(spec), list[Row](), 0, 0
+        self.rules: list[dict[str, Any]] = []
+        self.story = list[str]()
+
+    def pipelines(self) -> list[Any]:
+        found = []
+        for name in ("raw", "plain"):
+            spec = dict(self.spec) | {"expectations": self.rules}
+            spec |= {"source": {"path": str(self.folder / name / "source"), "changes": "restate"}}
+            spec["sink"] = {"path": str(self.folder / name / "sink")}
+            if name == "plain":
+                del spec["dedup"]
+            found.append(parse_pipeline(spec))
+        return found
+
+    def some_rows(self) -> list[Row]:
+        """Rows of a commit, 5 % of them copies of earlier ones, or of each other; mostly exact ones."""
+        rng, rows = self.rng, list[Row]()
+        for _ in range(rng.choice([1, 5, 40])):
+            number = len(self.rows) + len(rows)
+            time = None if rng.random() < 0.02 else self.now + rng.randint(-20, 10)
+            own = {"id": None if rng.random() < 0.03 else f"e{number}", "part": rng.choice([0, 0, 1, None])}
+            rows.append({"t": time, "k": rng.choice("abc"), "v": number, **own, "o": rng.randint(0, 3)})
+            everyone = self.rows[-300:] + rows
+            if rng.random() < 0.08:
+                copy = dict(rng.choice(everyone))
+                if not self.exact and copy["t"] is not None and rng.random() < 0.3:
+                    copy |= {"t": copy["t"] + rng.randint(-9, 9), "v": copy["v"] + 1_000, "k": rng.choice("abc")}
+                rows.append(copy)
+        rng.shuffle(rows)
+        return rows
+
+    def land(self) -> None:
+        rows = self.some_rows()
+        copies = self.rule.duplicates(rows)
+        self.duplicates += sum(copies)
+        self.rows += rows
+        self.now += self.rng.choice([0, 3, 10, 30])
+        plain = [row | {"k": COPY if is_copy else row["k"]} for row, is_copy in zip(rows, copies, strict=True)]
+        for name, own in (("raw", rows), ("plain", plain)):
+            write_deltalake(self.folder / name / "source", pa.Table.from_pylist(own, SCHEMA), mode="append")
+
+    def each(self, act: Any) -> None:
+        for pipeline in self.pipelines():
+            act(pipeline)
+
+    def ledger(self, name: str = "raw") -> Ledger:
+        return Ledger(str(self.folder / name / "sink.windowmill" / "ledger"))
+
+    def shown(self, name: str) -> list[Row]:
+        place = self.folder / name / "sink"
+        rows = DeltaTable(place).to_pyarrow_table().to_pylist() if (place / "_delta_log").is_dir() else []
+        found = [{column: value for column, value in row.items() if column != "batch"} for row in latest(self.pipelines()[0], rows)]
+        return sorted((row for row in found if row["k"] != COPY), key=repr)
+
+    def check(self) -> None:
+        assert self.shown("raw") == self.shown("plain"), (self.spec, self.story)
+
+    def counted(self) -> Counter[str]:
+        """Sums over the batches of runs."""
+        found = Counter[str]()
+        for batch in self.ledger().batches():
+            if batch.plan.advances and batch.status == "committed":
+                counts = batch.counts
+                assert counts.rows_read == counts.rows_applied + counts.rows_quarantined + counts.duplicates
+                found.update(read=counts.rows_read, duplicates=counts.duplicates)
+        return found
+
+
+def run(pipeline: Any) -> None:
+    loop.run(pipeline, quiet())
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("seed", histories(24))
+def test_whatever_happens_rows_are_those_without_duplicates(tmp_path, monkeypatch, seed):
+    rng = random.Random(seed)
+    if seed % 2:
+        monkeypatch.setattr(seen, "FEW_FILES", 2)
+        monkeypatch.setattr(seen, "MERGED_ROWS", 60)
+        for module in (seen, data_files):
+            monkeypatch.setattr(module, "ROWS_PER_FILE", 25)
+        monkeypatch.setattr(seen, "PACKING", data_files.Packing(seen.PACKING.encodings, group_rows=4))
+    # What reads a snapshot takes copies in the order of their times: only exact ones are the same whichever of them counts.
+    exact = rng.random() < 0.5
+    spec, named = a_spec(rng), 0
+    if exact:  # a snapshot remembers every row, so that runs must, too, as long as a copy may count
+        on_grids = all("size" in window for window in spec["windows"])
+        spec["dedup"] = {"by": spec["dedup"]["by"]} | rng.choice([{}, {"within": 200}] if on_grids else [{"within": 10_000}])
+    twins = Twins(tmp_path, spec, exact=exact, seed=seed)
+    for _ in range(rng.randint(4, 9)):
+        for _ in range(rng.choice([1, 1, 2, 4])):
+            twins.land()
+        what = rng.choice(["run", "run", "die", "hold", "backfill", "savepoint", "restate" if exact else "run"])
+        twins.story.append(what)
+        if what == "die":
+            die(twins, rng)
+        elif what == "hold":
+            hold(twins, rng.choice(["release", "abandon", "again"]))
+        twins.each(run)
+        if what == "backfill":
+            ends = sorted(rng.sample(range(-20, twins.now + 60), 2))
+            with suppress(UnsupportedError):  # windows that are on no grid may lie across the bounds of the range
+                twins.each(lambda pipeline, ends=ends: loop.backfill(pipeline, quiet(), begin=ends[0], end=ends[1]))
+        elif what == "savepoint":
+            named += 1
+            twins.each(lambda pipeline, name=f"s{named}": savepoints.create(pipeline, quiet(), name))
+            twins.land()
+            twins.each(run)
+            twins.each(lambda pipeline, name=f"s{named}": savepoints.restore(pipeline, quiet(), name))
+            twins.check()
+            twins.each(run)
+        elif what == "restate":
+            chosen = rng.choice([row["v"] for row in twins.rows])
+            for name, key in (("raw", "'c'"), ("plain", f"CASE WHEN k = '{COPY}' THEN k ELSE 'c' END")):
+                DeltaTable(tmp_path / name / "source").update(predicate=f"v = {chosen}", updates={"k": key})
+            for row in twins.rows:
+                row["k"] = "c" if row["v"] == chosen else row["k"]
+            twins.each(run)
+        twins.check()
+    assert twins.counted()["read"] >= len(twins.rows) or exact
+    if not any(batch.plan.goes_back or batch.plan.restates for batch in twins.ledger().batches()):
+        assert twins.counted() == {"read": len(twins.rows), "duplicates": twins.duplicates}
+
+
+def die(twins: Twins, rng: random.Random) -> None:
+    """A run of the pipeline with ``dedup`` that ends at a failpoint."""
+    place = rng.choice([place for place in failpoints.FAILPOINTS if not place.startswith(("ruling", "held", "current"))])
+    arm(place)
+    with suppress(DiedError, WindowmillError, failpoints.InjectedError):
+        run(twins.pipelines()[0])
+    failpoints.disarm()
+
+
+def hold(twins: Twins, then: str) -> None:
+    """A batch that a rule holds, and what becomes of it."""
+    twins.rules = UNMET
+    for pipeline in twins.pipelines():
+        with suppress(HeldError):
+            run(pipeline)
+    twins.rules = []
+    for pipeline in twins.pipelines():
+        with suppress(OutOfTurnError):
+            if then == "release":
+                loop.run(pipeline, quiet(), ruling="release")
+            elif then == "abandon":
+                loop.abandon(pipeline, quiet())
+
+
+@pytest.mark.parametrize("engine", ["kernel", "reference"])
+@pytest.mark.parametrize("seed", range(12))
+def test_try_leaves_out_what_runs_leave_out(tmp_path, seed, engine):
+    rng = random.Random(seed)
+    twins = Twins(tmp_path, a_spec(rng), seed=seed)
+    lines: dict[str, list[Row]] = {"raw": [], "plain": []}
+    for _ in range(60):
+        rows = [row | {"t": row["t"] or 0} for row in twins.some_rows()][:5]
+        rows += [{"t": None, "k": "a", "v": 0, "id": None, "part": None, "o": 0}] * (5 - len(rows))
+        copies = twins.rule.duplicates(rows)
+        twins.rows += rows
+        twins.now += rng.choice([0, 5, 10])
+        lines["raw"] += rows
+        lines["plain"] += [row | {"k": COPY if is_copy else row["k"]} for row, is_copy in zip(rows, copies, strict=True)]
+    found = {}
+    for name, pipeline in zip(lines, twins.pipelines(), strict=True):
+        text = "\n".join(map(json.dumps, lines[name])).encode()
+        cut = {"batch_rows": rng.choice([None, 5, 30])} if name == "raw" else {}
+        found[name] = [row for row in attempt(pipeline, text, engine=engine, commit_rows=5, **cut).rows if row["k"] != COPY]
+    assert found["raw"] == found["plain"]
+    assert any(row["k"] == COPY for row in lines["plain"])
+
+
+SPARK = ["one task", "many tasks", "read by Spark", "read by Spark, many tasks"]
+
+
+@pytest.fixture(params=SPARK)
+def computed_by_spark(request, monkeypatch, spark):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "spark")
+    if "many" in request.param:
+        compute_by_many_tasks(monkeypatch)
+    if "read" in request.param:
+        use_spark_for_small_batches(monkeypatch)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", [1, 4])
+def test_spark_leaves_out_what_this_process_leaves_out(tmp_path, computed_by_spark, seed):
+    twins = Twins(tmp_path, a_spec(random.Random(seed)), exact=True, seed=seed)
+    for _ in range(3):
+        for _ in range(3):
+            twins.land()
+        twins.each(run)
+        twins.check()
+    assert twins.counted() == {"read": len(twins.rows), "duplicates": twins.duplicates}
+    assert twins.duplicates
+    twins.each(lambda pipeline: loop.backfill(pipeline, quiet(), begin=-50, end=twins.now))
+    twins.check()
+    twins.each(lambda pipeline: loop.restate(pipeline, quiet()))
+    twins.check()
+    twins.land()
+    twins.each(run)
+    twins.check()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", range(4))
+def test_aggregate_leaves_out_all_but_the_first_of_each(tmp_path, spark, seed):
+    twins = Twins(tmp_path, a_spec(random.Random(seed)), seed=seed)
+    rows = [row | {"o": number} for number, row in enumerate(row for _ in range(8) for row in twins.some_rows())]
+    copies = twins.rule.duplicates(rows)
+    frame = spark.createDataFrame(pa.Table.from_pylist(rows, SCHEMA))
+    left = [row for row, is_copy in zip(rows, copies, strict=True) if not is_copy]
+    plain = spark.createDataFrame(pa.Table.from_pylist(left, SCHEMA))
+    raw, without = twins.pipelines()
+    assert sorted(map(repr, aggregate(frame, raw).collect())) == sorted(map(repr, aggregate(plain, without).collect()))
+    assert any(copies)
+
+
+def a_grid(**dedup: Any) -> dict[str, Any]:
+    """A pipeline of hourly numbers."""
+    return {
+        "pipeline": "unique",
+        "dedup": {"by": ["id"], **dedup},
+        "keys": ["k"],
+        "time": {"column": "t", "unit": "none", "disorder": 10, "lateness": 10},
+        "windows": [{"name": "tens", "type": "tumbling", "size": 10}],
+        "aggregates": {"n": {"count": "*"}},
+        "quarantine": {"warn": "never", "hold": "never"},
+    }
+
+
+class Counted:
+    """A pipeline over rows (t, k, id), which counts them by window."""
+
+    def __init__(self, folder: Path, spec: dict[str, Any]) -> None:
+        self.folder, self.spec = folder, spec | {"source": {"path": str(folder / "source"), "changes": "restate"}}
+        self.spec |= {"sink": {"path": str(folder / "sink")}}
+
+    @property
+    def pipeline(self) -> Any:
+        return parse_pipeline(self.spec)
+
+    def land(self, *rows: tuple[int, str, Any]) -> None:
+        table = pa.Table.from_pylist([{"t": t, "k": k, "id": own} for t, k, own in rows], SCHEMA)
+        write_deltalake(self.folder / "source", table, mode="append")
+
+    def run(self) -> None:
+        run(self.pipeline)
+
+    def apply(self, **fields: Any) -> None:
+        self.spec |= fields
+        self.spec = {name: value for name, value in self.spec.items() if value is not None}
+        loop.apply(self.pipeline, quiet(), history=AXIS_BEGIN)
+
+    @property
+    def rows(self) -> dict[tuple[str, int], int]:
+        found = latest(self.pipeline, DeltaTable(self.folder / "sink").to_pyarrow_table().to_pylist())
+        return {(row["k"], row["window_end"]): row["n"] for row in found}
+
+    @property
+    def remembered(self) -> int:
+        return DeltaTable(self.folder / "sink.windowmill" / "seen").to_pyarrow_table().num_rows
+
+    def batches(self) -> list[Any]:
+        return Ledger(str(self.folder / "sink.windowmill" / "ledger")).batches()
+
+
+@pytest.mark.local
+def test_a_changed_dedup_recomputes_the_history(tmp_path):
+    own = Counted(tmp_path, a_grid() | {"dedup": None})
+    own.spec.pop("dedup")
+    own.land((1, "a", "x"), (2, "a", "x"), (3, "a", "y"), (5, "b", "y"))
+    own.land((40, "a", "z"))
+    own.run()
+    assert own.rows == {("a", 10): 3, ("b", 10): 1}
+    own.apply(dedup={"by": ["id"]})
+    assert own.rows == {("a", 10): 2}
+    own.land((41, "a", "z"), (45, "b", "z"), (80, "a", "w"))
+    own.run()
+    assert own.rows == {("a", 10): 2, ("a", 50): 1}
+    assert own.remembered == 4  # x and y have expired, but lie in a file with z
+    own.apply(dedup={"by": ["id", "k"]})
+    assert own.rows == {("a", 10): 2, ("b", 10): 1, ("a", 50): 1, ("b", 50): 1}
+    own.apply(windows=[*own.spec["windows"], {"name": "other", "type": "tumbling", "size": 20}])
+    assert {key: n for key, n in own.rows.items() if key[1] == 60} == {("a", 60): 1, ("b", 60): 1}
+    own.land((81, "a", "w"), (130, "a", "v"))
+    own.run()
+    assert own.batches()[-1].counts.duplicates == 1
+    own.apply(dedup=None)
+    assert own.rows[("a", 50)] == 2
+    assert own.remembered == 0
+
+
+@pytest.mark.local
+def test_a_restatement_counts_the_copy_of_a_row_that_is_gone(tmp_path):
+    own = Counted(tmp_path, a_grid(within=30))
+    own.land((1, "a", "x"), (3, "b", "y"))
+    own.land((12, "b", "x"), (13, "a", "y"), (14, "c", "z"))
+    own.land((60, "a", "w"))
+    own.run()
+    assert own.rows == {("a", 10): 1, ("b", 10): 1, ("c", 20): 1}
+    DeltaTable(tmp_path / "source").delete("t = 1")
+    own.run()
+    assert own.rows == {("b", 10): 1, ("b", 20): 1, ("c", 20): 1}
+    DeltaTable(tmp_path / "source").update(predicate="t = 13", updates={"id": "'other'"})
+    own.run()
+    assert own.rows == {("b", 10): 1, ("a", 20): 1, ("b", 20): 1, ("c", 20): 1}
+    # What is remembered is that of the rows as they are now.
+    own.land((61, "a", "w"), (62, "b", "w"), (110, "c", "u"))
+    own.run()
+    assert own.rows[("a", 70)] == 1
+    assert ("b", 70) not in own.rows
+
+
+@pytest.mark.local
+def test_entries_expire_with_the_watermark_and_are_merged(tmp_path, monkeypatch):
+    monkeypatch.setattr(seen, "FEW_FILES", 3)
+    own = Counted(tmp_path, a_grid())
+    sizes = []
+    for number in range(40):
+        own.land(*((number * 5 + extra, "a", f"{number}-{extra}") for extra in range(4)))
+        own.run()
+        sizes.append((own.remembered, len(DeltaTable(tmp_path / "sink.windowmill" / "seen").file_uris())))
+    # Of 30 behind the watermark, which is 10 behind the newest row, and what has expired since files were merged.
+    assert all(32 <= rows <= 90 for rows, _ in sizes[12:])
+    assert all(files <= 12 for _, files in sizes)
+
+
+@pytest.mark.local
+@pytest.mark.parametrize(
+    ("dedup", "problem"),
+    [
+        ({"by": []}, "dedup.by"),
+        ({"by": ["id", "ID"]}, "the name 'id' is given twice"),
+        ({"by": ["id"], "within": -1}, "dedup.within: got -1; expected a fixed length, zero or more"),
+        ({"by": ["id"], "within": "5 minutes"}, "dedup.within: got 5 minutes; expected a plain integer"),
+        ({"by": ["id"], "within": "1 month"}, "dedup.within: got 1 month; expected a fixed length"),
+        ({"by": ["nothing"]}, "dedup.by.0: .*'nothing'"),
+        ({"by": ["m"]}, "dedup.by.0: 'm' is map<string,bigint>; expected values of which two can be equal"),
+    ],
+    ids=str,
+)
+def test_a_dedup_that_cannot_be_is_refused(tmp_path, dedup, problem):
+    fields = [("t", pa.int64()), ("k", pa.string()), ("id", pa.string()), ("m", pa.map_(pa.string(), pa.int64()))]
+    write_deltalake(tmp_path / "source", pa.Table.from_pylist([{"t": 1, "k": "a", "id": "x", "m": []}], pa.schema(fields)))
+    with pytest.raises((SpecError, SourceSchemaError), match=problem):
+        Counted(tmp_path, a_grid() | {"dedup": dedup}).run()
+
+
+@pytest.mark.local
+def test_rows_of_a_struct_and_behind_steps(tmp_path):
+    kind = pa.schema([("t", pa.int64()), ("k", pa.string()), ("event", pa.struct([("id", pa.string())]))])
+    events = [(1, {"id": "x"}), (2, {"id": "X"}), (3, {"id": "y"}), (4, None), (5, {"id": None})]
+    rows = [{"t": t, "k": "a", "event": event} for t, event in events]
+    write_deltalake(tmp_path / "source", pa.Table.from_pylist([*rows, {"t": 50, "k": "a", "event": {"id": "z"}}], kind))
+    own = Counted(tmp_path, a_grid() | {"dedup": {"by": ["event.id"]}})
+    own.run()
+    assert own.rows == {("a", 10): 5}
+    other = Counted(tmp_path, a_grid() | {"dedup": {"by": ["low"]}, "steps": [{"columns": {"low": "lower(event.id)"}}]})
+    other.spec["sink"] = {"path": str(tmp_path / "other")}
+    run(other.pipeline)
+    assert DeltaTable(tmp_path / "other").to_pyarrow_table().column("n").to_pylist() == [4]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("seed", range(3))
+def test_verify_recomputes_without_duplicates(tmp_path, spark, monkeypatch, seed, exact):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    rng = random.Random(seed)
+    spec = a_spec(rng)
+    spec["windows"] = [GRIDS[0], *rng.sample(OTHERS[:2], seed % 2)]
+    twins = Twins(tmp_path, spec, exact=exact, seed=seed)
+    for _ in range(6):
+        for _ in range(3):
+            twins.land()
+        twins.each(run)
+    assert twins.duplicates
+    found = verify(twins.pipelines()[0], quiet(), number=60, seed=1).comparison
+    assert [(row.row, row.differences) for row in found.differing] == []
+    assert len(found.rows) >= 10
+    # A copy that counted nevertheless is found.
+    place = tmp_path / "raw" / "source"
+    rows = DeltaTable(place).to_pyarrow_table().to_pylist()
+    write_deltalake(place, pa.Table.from_pylist([row | {"id": None} for row in rows], SCHEMA), mode="overwrite")
+    changed = verify(twins.pipelines()[0], quiet(), number=60, seed=1).comparison
+    assert changed.differing or changed.left_out
