@@ -27,13 +27,14 @@ class Places:
 
     root: str
     #: Delta tables: batches; what later batches need of earlier ones; rows never applied; validation results; rows of held batches; files
-    #: of a source that is a folder.
+    #: of a source that is a folder; rows of a source that is another pipeline.
     ledger: str
     state: str
     quarantine: str
     quality: str
     held: str
     source_files: str
+    input: str
     #: Folder of the rows that a restatement reads, while it lasts.
     restated: str
     #: Folder of the Data Docs pages.

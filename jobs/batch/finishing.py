@@ -333,7 +333,7 @@ class PastBatches:
 
 def _time_of(plan: Plan) -> int:
     """The time for which a run was made: the end of its data interval, or when it was planned."""
-    return plan.now_us if plan.interval_end is None else plan.interval_end
+    return plan.now_us if plan.interval_end is None or plan.upstream else plan.interval_end
 
 
 def _tuples(table: pa.Table) -> Iterator[tuple[Any, ...]]:

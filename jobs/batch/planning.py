@@ -18,7 +18,7 @@ from windowmill.checkpoints.delta_tables import check_appendable, check_writable
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables, refuse_committed, verify, verify_table_versions
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.stores import forbidden_folder, located
+from windowmill.checkpoints.stores import forbidden_folder, is_table, located
 from windowmill.expectations.suites import needs_spark, rules, type_problems
 from windowmill.jobs import user_code
 from windowmill.jobs.batch.engine import compute_of, tries_this_process
@@ -93,9 +93,12 @@ def next_run(
     pipeline = runnable.pipeline
     check_owner(pipeline, ledger)
     ledger.check_meaning(pipeline)
+    chained = runnable.source.pipeline is not None
+    if chained and not is_table(runnable.places.input) and not ledger.count:
+        return None  # the other pipeline has published nothing yet
     source, last = source_of(runnable, ledger), ledger.last_commit
     after = last.plan.to_version if last else -1
-    asserted = asserted_through(pipeline, interval_end)
+    asserted = source.complete if chained else asserted_through(pipeline, interval_end)
     lags = lags_behind(pipeline, last)
     if source.version <= after and not lags and not moves_on(pipeline, ledger, asserted):
         verify_table_versions(ledger, own_tables(runnable))
@@ -106,6 +109,11 @@ def next_run(
         through = change[0] - 1
         if not any(version.added for version in source.versions(after, through)):
             last_corrected = change[1]
+            if chained:
+                ends = (_left_through(pipeline, last), None)
+                return next_restatement(
+                    runnable, ledger, changed=(change[0], last_corrected), ends=ends, through=last_corrected, accepted=accepted
+                )
             if isinstance(source, DeltaSource):
                 from windowmill.jobs.batch.restating import last_redelivery  # imports numba
 
@@ -283,7 +291,25 @@ def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, versions: Ve
         "modules": user_code.module_digests(pipeline),
         "tzdata": user_code.tzdata_version() if zones else None,
         "zones": zones,
-    } | ({"lookups": _lookups().pins_of(pipeline)} if pipeline.steps and pipeline.lookups else {})
+        **({"lookups": _lookups().pins_of(pipeline)} if pipeline.steps and pipeline.lookups else {}),
+        **(_upstream(last, source, versions) if pipeline.source is not None and pipeline.source.pipeline is not None else {}),
+    }
+
+
+def _upstream(last: Batch | None, source: SourceTable, versions: VersionRange) -> dict[str, Any]:
+    """The field of :class:`Plan` that names the pipeline whose results are the source, and its batches."""
+    before = -1 if last is None else last.plan.upstream.get("batches", [-1, -1])[1]
+    return {"upstream": source.covered(versions.after, versions.through, before)}
+
+
+def _left_through(pipeline: Pipeline, last: Batch) -> int | None:
+    """The instant through which published windows stay as they are when the other pipeline corrects its results; null for none.
+
+    Windows with policies are numbered: all that differ are revised, as later ones are numbered behind them.
+    """
+    if any(window.follows_policies for window in pipeline.windows):
+        return None
+    return last.outcome.emitted
 
 
 def _lookups() -> Any:

@@ -23,11 +23,11 @@ from windowmill.checkpoints.state.reading import OpenSessions
 from windowmill.checkpoints.state.tables import is_log
 from windowmill.checkpoints.stores import FAILURES, is_table, remedy, table_at
 from windowmill.jobs.batch import maintenance_batches as savepoints
-from windowmill.jobs.batch.forgetting import forget
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS, Turn
 from windowmill.jobs.batch.maintenance_batches import fold_revisions, keep_periodic
 from windowmill.jobs.batch.planning import Acceptance, check_owner
 from windowmill.jobs.batch.progress import Progress
+from windowmill.jobs.batch.purging import forget
 from windowmill.jobs.commands.summaries import bound, new_progress, titled
 from windowmill.jobs.commands.terminal import AcceptChanges, AcceptCode, Answer, AsJson, Spec, duration_of, in_bytes, load_pipeline, show
 from windowmill.jobs.runnables import runnable_of
@@ -86,9 +86,11 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
             "quarantine": places.quarantine,
             "quality": places.quality,
             "source files": places.source_files,
+            "input": places.input,
         }
         # Files of current rows are small, so that a change of few rows rewrites few others.
         compacting: dict[str, Callable[[str], int]] = {"state": partial(_compact_state, pipeline=stored, ledger=ledger), "current": _leave}
+        compacting["input"] = _compact_input
         if runnable.current_path is not None:
             tables["current"] = runnable.current_path
         for name, path in tables.items():
@@ -159,6 +161,12 @@ def _needed(parts: Mapping[StateLayout, Pipeline], ledger: Ledger) -> NeededPart
 def _compact(path: str) -> int:
     if delta_rs_can_write(path):
         table_at(path).optimize.compact()
+    return 0
+
+
+def _compact_input(path: str) -> int:
+    """Compact to files that are small, as a correction rewrites those with rows of its windows."""
+    table_at(path).optimize.compact(target_size=delta_tables.MERGED_BYTES)
     return 0
 
 
