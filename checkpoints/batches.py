@@ -64,11 +64,6 @@ class _Kinds(ABC):
     kept_batch: int | None = None
     spared: Sequence[int] = ()
 
-    #: Of a restatement of what the pipeline that is the source has corrected: the instant through which published windows are left as they
-    #: are, null for any other batch; and the versions that hold these corrections.
-    leaves_through: int | None = None
-    corrected: tuple[int, int] = (0, -1)
-
     def recomputes_end(self, end: int) -> bool:  # noqa: ARG002 - runs compute what no earlier batch has
         """Whether it computes all windows again that end there."""
         return False
@@ -184,6 +179,16 @@ class Plan(_Kinds):
     def found_closed(self) -> FoundClosed | None:
         """Which windows were closed when earlier batches read the same rows (:attr:`BackfillPlan.found_closed`); null for new rows."""
         return None
+
+    @property
+    def leaves_through(self) -> int | None:
+        """The instant through which a restatement of what another pipeline has corrected leaves published windows; null for any other."""
+        return None
+
+    @property
+    def corrected(self) -> tuple[int, int]:
+        """First and last version of the source with these corrections."""
+        return 0, -1
 
     @property
     def passes_over(self) -> bool:

@@ -170,7 +170,7 @@ class Pipeline(SpecMapping):
         followed = next((name for name in ("disorder", "max_future_skew", "watermark") if name in given), None)
         if followed is not None:
             raise ValueError(
-                f"time.{followed}: how far the input is complete follows from what the pipeline {upstream.pipeline} has published; leave it out"
+                f"time.{followed}: how far the input is complete follows from what {upstream.pipeline} has published; leave it out"
             )
         unit = upstream.time.unit if upstream.time.integer_axis else None
         if "unit" in given and time.unit != unit:
@@ -185,8 +185,8 @@ class Pipeline(SpecMapping):
         unbounded = next((window for window in self.upstream_windows if column == "window_start" and not window.on_grid), None)
         if unbounded is not None:
             raise ValueError(
-                f"time.column: got {column!r}, but a window of {unbounded.name} ({unbounded.type}) may begin at any time before it ends, so "
-                "that results would never be complete; take window_end"
+                f"time.column: got {column!r}, but a window of {unbounded.name} ({unbounded.type}) may begin at any time before its end, so "
+                "its results would never be complete; take window_end"
             )
         time = time.model_copy()
         # Not fields that were given: the same pipeline is made of those.

@@ -142,7 +142,7 @@ def status_of(pipeline: Pipeline) -> Answer:
     }
     shown = data | {"compute": engine.describe(last.outcome.compute) if last else None}
     if "upstream" in data:
-        shown["upstream"] = "{pipeline}, read through batch {read_through}; published batches unread: {unread}".format_map(data["upstream"])
+        shown["upstream"] = _read_of(data["upstream"])
     if changing:
         shown["versions_waiting"] = f"{waiting.n:,}, of which {_describe(changing)}"
     if error is not None:
@@ -171,6 +171,12 @@ def _upstream_of(pipeline: Pipeline, upstream: Pipeline) -> dict[str, Any]:
     read: int = imported("windowmill.jobs.sources.chains:read_through")(pipeline)
     unread: int = imported("windowmill.jobs.sources.chains:unread_batches")(pipeline)
     return {"pipeline": upstream.pipeline, "read_through": None if read < 0 else read, "unread": unread}
+
+
+def _read_of(upstream: Any) -> str:
+    read, unread = upstream["read_through"], upstream["unread"]
+    through = "nothing read yet" if read is None else f"read through batch {read}"
+    return f"{upstream['pipeline']}: {through}, {unread:,} published {'batch' if unread == 1 else 'batches'} unread"
 
 
 def _held_by(held: Batch, quality: str) -> list[dict[str, Any]]:

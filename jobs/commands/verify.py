@@ -90,8 +90,8 @@ def _lines(found: Verification, pipeline: Pipeline) -> Iterator[str | Text]:
         yield f"{own.path}: not compared with {own.upstream}: {own.why_not}"
     elif own is not None and own.differing:
         yield (
-            f"{own.path} has other rows than {own.upstream} shows through batch {own.batch}, of {own.differing:,} windows; others have changed "
-            "it: give the pipeline a new sink and backfill it there"
+            f"{own.path} has other rows than {own.upstream} shows through batch {own.batch}, of {own.differing:,} windows; others have "
+            "changed it: give the pipeline a new sink and backfill it there"
         )
     if found.missed:
         yield f"late rows are left out of the windows that were closed when they came: {missed_windows(found.missed)}"

@@ -1,17 +1,17 @@
 """A pipeline over the results of another one: its input table, and how far what it holds is complete. No JVM.
 
-The input table is the pipeline's own. For each key and window of the other pipeline it holds the newest revision, unless that is retracted::
+The input table is the pipeline's own. For each key and window of the other one it holds the newest revision, unless that is retracted::
 
     the other one's sink    k1 [0, 5) revision 0, k1 [0, 5) revision 1, k2 [0, 5) revision 0, k2 [0, 5) revision 1 retracted
     input table             k1 [0, 5) of revision 1
 
 A run first brings it up to date (:func:`sync`), by up to two commits. *Corrections* change rows, take them out, or insert some behind the
-watermark of the pipeline: a version that is restated. *Appends* add rows of windows that are new, and say by transactions what the table now
-reflects. Corrections are found by comparing values, so a sync that died between the two commits does nothing twice. From then on the input
-is a Delta source like any other.
+watermark of the pipeline: a version that is restated. *Appends* add rows of windows that are new, and say by transactions what the table
+now reflects. Corrections are found by comparing values, so a sync that died between the two commits does nothing twice. From then on the
+input is a Delta source like any other.
 
-Usually the other sink has only appended files since, and their rows are compared with the rows of the same windows. Where files went, as by a
-backfill or a restatement of all keys, all windows that end in the range of the files that came and went are compared.
+Usually the other sink has only appended files since, and their rows are compared with the rows of the same windows. Where files went, as
+by a backfill or a purge, all windows that end in the range of the files that came and went are compared.
 
 Only what is published counts: a batch that is held, or lacks its commit to the sink, does not.
 """
@@ -114,7 +114,9 @@ def _that_advanced(ledger: Ledger, last: Batch) -> Batch:
         return last
     if newest.number <= last.number:
         return newest
-    return next((batch for batch in reversed(ledger.batches()[: last.number]) if batch.status == "committed" and batch.plan.builds_state), last)
+    return next(
+        (batch for batch in reversed(ledger.batches()[: last.number]) if batch.status == "committed" and batch.plan.builds_state), last
+    )
 
 
 def complete_from(pipeline: Pipeline, last: Batch) -> int | None:
@@ -192,7 +194,8 @@ class PublishedRows(DeltaSource):
 
 def open_input(pipeline: Pipeline) -> PublishedRows:
     """The input table of ``pipeline`` as the last sync has left it; raises ``SourceMissingError`` if there was none."""
-    assert pipeline.upstream is not None and pipeline.source is not None
+    assert pipeline.upstream is not None
+    assert pipeline.source is not None
     path, name = Places.of(pipeline).input, pipeline.upstream.pipeline
     table = existing(path)
     marker = None if table is None else Marker.of(table)
@@ -244,7 +247,7 @@ def sync(runnable: Runnable, ledger: Ledger, progress: Progress) -> None:
         if marker is not None and marker.batch == published.batch:
             return
     with progress.step("sync", f"the input with batch {published.batch} of {published.runnable.name}"):
-        _Sync.of(runnable, published, _fitted(runnable, table, published, ledger), watermark_of(ledger)).run()
+        _Sync.of(runnable, published, _fitted(runnable, table, published), watermark_of(ledger)).run()
 
 
 def watermark_of(ledger: Ledger) -> int:
@@ -268,8 +271,8 @@ def _check_same(runnable: Runnable, table: DeltaTable, published: Published) -> 
     wanted = _windows(runnable.pipeline)
     if settings.get(_WINDOWS) != wanted:
         raise SourceReplacedError(
-            f"{where}: its rows were those of {settings.get(_WINDOWS)} and are now those of {wanted}; put the old windows back, or give this "
-            "pipeline a new sink and backfill it there"
+            f"{where}: its rows were those of {settings.get(_WINDOWS)} and are now those of {wanted}; put the old windows back, or give "
+            "this pipeline a new sink and backfill it there"
         )
     marker = Marker.of(table)
     if marker is not None and marker.batch > published.batch:
@@ -288,7 +291,7 @@ def _columns(sink: DeltaTable) -> pa.Schema:
     return pa.schema([each for each in pa.schema(sink.schema().to_arrow()) if each.name not in _OF_SINK])
 
 
-def _fitted(runnable: Runnable, table: DeltaTable | None, published: Published, ledger: Ledger) -> DeltaTable:
+def _fitted(runnable: Runnable, table: DeltaTable | None, published: Published) -> DeltaTable:
     """The input table with the columns of the other sink: made, or with new or wider columns, where it lacks them."""
     path, columns = runnable.places.input, _columns(published.sink)
     if table is None:
@@ -446,7 +449,9 @@ class Comparison:
         left = np.zeros(0, np.int64) if self.change.appended else np.flatnonzero(own[codes[len(fresh) :]] < 0)
         gone = np.concatenate([matching[changed], taken_back, left])
         return _Compared(
-            before.take(pa.array(gone)), fresh.take(pa.array(np.concatenate([changed, lacking_[late]]))), fresh.take(pa.array(lacking_[~late]))
+            before.take(pa.array(gone)),
+            fresh.take(pa.array(np.concatenate([changed, lacking_[late]]))),
+            fresh.take(pa.array(lacking_[~late])),
         )
 
     def _newest(self, share: Share) -> pa.Table:
@@ -580,7 +585,9 @@ class _Sync:
         """Add and remove files; unless this is a correction, also say what the table reflects, ``corrected`` or not just before."""
         place, version = self.runnable.places.input, self.table.version() + 1
         sizes, now = sizes_of(self.table) if removes else {}, time.time_ns() // 1_000_000
-        actions: list[AddAction | RemoveAction] = [AddAction(file.path, file.size, {}, file.modified_ms, True, file.stats) for file in files]
+        actions: list[AddAction | RemoveAction] = [
+            AddAction(file.path, file.size, {}, file.modified_ms, True, file.stats) for file in files
+        ]
         actions += [RemoveAction(path, True, now, sizes[path]) for path in removes]
         note = {"windowmill": "input", "batch_of_source": self.published.batch}
         metrics = {"num_added_files": len(files), "num_removed_files": len(removes)}
@@ -637,5 +644,7 @@ class InputCheck:
             then = replace(published, sink=table_at(published.runnable.sink_path, marker.sink))
             parts = list(map(len, Comparison.of(runnable.pipeline, then, table, path, None, BEFORE).parts()))
         except (DeltaError, OSError) as err:
-            return cls(path, name, marker.batch, 0, f"version {marker.sink} of the sink of {name} can no longer be read ({first_line(err)})")
+            return cls(
+                path, name, marker.batch, 0, f"version {marker.sink} of the sink of {name} can no longer be read ({first_line(err)})"
+            )
         return cls(path, name, marker.batch, sum(parts))

@@ -171,7 +171,9 @@ def verify(
         comparing.run()
     # It is unknown which rows before a restatement still miss windows, so they are left out.
     restated = max((place for place, batch in enumerate(committed, 1) if batch.plan.restates), default=0)
-    found = Verification(newest.number, seed, source.version, comparison, files.changed, late_missed(committed[restated:]), current, entered)
+    found = Verification(
+        newest.number, seed, source.version, comparison, files.changed, late_missed(committed[restated:]), current, entered
+    )
     if chosen.rows:
         _keep(runnable, newest, found, progress.say)
     return found

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pytest
@@ -18,7 +16,7 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 
 from tests import latest
-from tests.faults.dying import DiedError, arm
+from tests.faults.dying import DiedError
 from tests.faults.kills import Run
 from tests.faults.world import UNMET
 from tests.readers import compute_by_many_tasks
@@ -27,18 +25,15 @@ from windowmill.checkpoints import failpoints
 from windowmill.checkpoints.batches import RunPlan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.batch import loop, purging
+from windowmill.jobs.batch import loop
 from windowmill.jobs.batch import maintenance_batches as savepoints
-from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
-from windowmill.jobs.sources import chains
-from windowmill.jobs.sources.chains import InputCheck, Marker, Published
-from windowmill.jobs.sources.unread import SourceWatch
+from windowmill.jobs.sources.chains import InputCheck, Marker
 from windowmill.jobs.verify.check import verify
 from windowmill.windowing import errors
-from windowmill.windowing.axis import AXIS_BEGIN, from_us, to_us
-from windowmill.windowing.errors import HeldError, SourceReplacedError, SpecError
-from windowmill.windowing.specfile import load_pipeline, parse_pipeline
+from windowmill.windowing.axis import AXIS_BEGIN, to_us
+from windowmill.windowing.errors import HeldError
+from windowmill.windowing.specfile import load_pipeline
 
 pytestmark = pytest.mark.local
 MINUTE, HOUR = 60_000_000, 3_600_000_000
@@ -270,7 +265,11 @@ class World:
     def happen(self) -> None:
         """Something happens to the lower pipeline."""
         rng, lower = self.rng, self.lower
-        what = "land" if lower.ledger.last_commit is None else rng.choice(["land"] * 6 + ["update", "delete", "backfill", "restore", "save", "apply", "hold", "tidy", "late", "none"])
+        what = (
+            "land"
+            if lower.ledger.last_commit is None
+            else rng.choice(["land"] * 6 + ["update", "delete", "backfill", "restore", "save", "apply", "hold", "tidy", "late", "none"])
+        )
         match what:
             case "land":
                 self.land(rng.choice([1, 10, 40]))
@@ -294,13 +293,7 @@ class World:
                         savepoints.restore(lower.pipeline, quiet(), f"s{rng.randrange(self.saved)}")
                 return
             case "apply" if all({"window", "windows"} & level.spec["source"].keys() for level in (self.upper, self.left)):
-                extra = {"name": "extra", "type": "tumbling", "size": self.length(10)}
-                windows = [window for window in lower.spec["windows"] if window["name"] != "extra"]
-                lower.write(windows=windows if len(windows) < len(lower.spec["windows"]) else [*windows, extra])
-                with suppress(errors.UnsupportedError):
-                    loop.apply(lower.pipeline, quiet(), history=AXIS_BEGIN)
-                if not lower.pipeline.means(*(lambda last: (last.definition, last.meaning))(lower.ledger.newest_kept.plan)):
-                    lower.write(windows=windows if len(windows) == len(lower.spec["windows"]) - 1 else [*windows, extra])
+                self.apply()
                 return
             case "hold":
                 self.land(8)
@@ -324,6 +317,16 @@ class World:
                     loop.restate(lower.pipeline, quiet(), late=True)
                 return
         lower.run()
+
+    def apply(self) -> None:
+        """A window is added, or dropped again."""
+        lower, extra = self.lower, {"name": "extra", "type": "tumbling", "size": self.length(10)}
+        before = lower.spec["windows"]
+        lower.write(windows=[window for window in before if window != extra] if extra in before else [*before, extra])
+        try:
+            loop.apply(lower.pipeline, quiet(), history=AXIS_BEGIN)
+        except errors.UnsupportedError:
+            lower.write(windows=before)
 
     def check(self) -> None:
         self.check_upper()
@@ -351,9 +354,7 @@ class World:
         through = self.left.emitted if final else self._greatest(self.left, self.left.complete())
         expected = {place: values for place, values in before.items() if closes(self.left, place, emitted)}
         expected |= {
-            place: values
-            for place, values in every.items()
-            if closes(self.left, place, through) and not closes(self.left, place, emitted)
+            place: values for place, values in every.items() if closes(self.left, place, through) and not closes(self.left, place, emitted)
         }
         assert published(self.left) == expected
 
@@ -399,7 +400,8 @@ class Days:
         self.direct = Level(folder, self._over_events("direct", [], time, day, total) | fields)
         self.minute = Level(
             folder,
-            self._over_events("minute", ["shop", "item"], time, [{"name": "minute", "type": "tumbling", "size": "1 minute"}], total) | fields,
+            self._over_events("minute", ["shop", "item"], time, [{"name": "minute", "type": "tumbling", "size": "1 minute"}], total)
+            | fields,
         )
         self.hour = Level(folder, self._over("minute", "hour", ["shop"], start, "1 hour", again) | fields)
         self.day = Level(folder, self._over("hour", "day", [], start, "1 day", again) | fields)
@@ -439,7 +441,9 @@ class Days:
         while self.at < end:
             self.at += rng.expovariate(1)
             at = self.at - (rng.uniform(0, 240) if rng.random() < 0.01 else 0)
-            rows.append({"id": self.n, "shop": rng.choice("abc"), "item": rng.randrange(4), "t": BASE + round(at * MINUTE), "v": rng.randrange(99)})
+            rows.append(
+                {"id": self.n, "shop": rng.choice("abc"), "item": rng.randrange(4), "t": BASE + round(at * MINUTE), "v": rng.randrange(99)}
+            )
             self.n += 1
         schema = pa.schema(
             [("id", pa.int64()), ("shop", pa.string()), ("item", pa.int64()), ("t", pa.timestamp("us", "UTC")), ("v", pa.int64())]
