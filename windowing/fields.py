@@ -216,8 +216,7 @@ AirflowField = Annotated[
 class Time(SpecMapping):
     """The time axis, how far out of order events may be, and how long a late one still counts."""
 
-    #: Only a pipeline over another one's results may leave it out: ``window_end``.
-    column: Annotated[Column, Field(default_factory=str)]
+    column: Column
     end: Column | None = None
     unit: Literal["us", "ms", "s", "none"] | None = None
     #: Whether numbers of a unit are instants; unless given they are where a length or an origin of the spec is one of time.

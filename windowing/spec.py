@@ -53,6 +53,8 @@ VARIABLES = "variables"
 FIELDS_OF_VARIABLES = "fields"
 #: Keys under which it passes the folder of the spec, the files of the specs that lead to it, and its own arguments for reading others.
 FOLDER, READERS, READING = "folder", "readers", "reading"
+#: The times by which results of a pipeline are complete; the first one by default.
+RESULT_TIMES = ("window_end", "window_start")
 #: Columns of the sink that windowmill writes; no key or aggregate may have these names.
 RESERVED_COLUMNS = ("window", "window_start", "window_end", "trigger", "revision", "retracted", "batch")
 
@@ -92,6 +94,12 @@ class AssetSchedule(SpecMapping):
     asset: Annotated[str, Field(pattern=r"\S", max_length=1_500)]
 
 
+def _time_of_results(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The field ``time`` of a pipeline whose spec has none; null, which is refused, unless the source ``given`` is another pipeline."""
+    source = given.get("source")
+    return None if source is None or source.pipeline is None else {"column": RESULT_TIMES[0]}
+
+
 #: Values of the field ``compute``.
 Compute = Literal["spark", "auto", "local"]
 
@@ -107,7 +115,7 @@ class Pipeline(SpecMapping):
     steps: tuple[SourceStep, ...] = ()
     keys: tuple[Column, ...] = ()
     #: Only a pipeline over another one's results may leave it out.
-    time: Annotated[Time, Field(default_factory=lambda: None)]
+    time: Annotated[Time, Field(default_factory=_time_of_results, validate_default=True)]
     windows: Annotated[tuple[Annotated[Window, ByType()], ...], Field(min_length=1)]
     aggregates: Aggregates
     emit: Literal["final", "revise"] = "final"
@@ -145,10 +153,6 @@ class Pipeline(SpecMapping):
             self._variables_of = dict(context.get(FIELDS_OF_VARIABLES, {}))
         if self.source is not None and self.source.pipeline is not None:
             self._follow(self.source, context if isinstance(context, Mapping) else {})
-        elif self.time is None:
-            raise ValueError("time: missing; add this field")
-        elif not self.time.column:
-            raise ValueError("time.column: missing; add this field")
 
     def _follow(self, source: Source, context: Mapping[str, Any]) -> None:
         """Read the pipeline whose results are the ``source``, and fill what ``time`` leaves out."""
@@ -165,8 +169,7 @@ class Pipeline(SpecMapping):
         for name in chosen:
             if name not in known:
                 raise ValueError(f"{field}: got {name!r}; the windows of the pipeline {upstream.pipeline} are {', '.join(known)}")
-        time = Time() if self.time is None else self.time
-        given = time.model_fields_set
+        time, given = self.time, self.time.model_fields_set if "time" in self.model_fields_set else ()
         followed = next((name for name in ("disorder", "max_future_skew", "watermark") if name in given), None)
         if followed is not None:
             raise ValueError(
@@ -176,8 +179,8 @@ class Pipeline(SpecMapping):
         if "unit" in given and time.unit != unit:
             expected = "instants; leave it out" if unit is None else f"numbers of unit {unit}"
             raise ValueError(f"time.unit: got {time.unit!r}, but the results of the pipeline {upstream.pipeline} have {expected}")
-        column = time.column or "window_end"
-        if column not in ("window_start", "window_end"):
+        column = time.column
+        if column not in RESULT_TIMES:
             raise ValueError(f"time.column: got {column!r}; expected window_end or window_start, by which results are complete")
         made = next((index for index, step in enumerate(self.steps) for name in step.makes if name.lower() == column), None)
         if made is not None:
@@ -185,12 +188,12 @@ class Pipeline(SpecMapping):
         unbounded = next((window for window in self.upstream_windows if column == "window_start" and not window.on_grid), None)
         if unbounded is not None:
             raise ValueError(
-                f"time.column: got {column!r}, but a window of {unbounded.name} ({unbounded.type}) may begin at any time before its end, so "
-                "its results would never be complete; take window_end"
+                f"time.column: got {column!r}, but a window of {unbounded.name} ({unbounded.type}) may begin at any time before its end: "
+                "results would never be complete; take window_end"
             )
         time = time.model_copy()
         # Not fields that were given: the same pipeline is made of those.
-        time.__dict__ |= {"column": column, "unit": unit, "max_future_skew": None, "watermark": "data_interval_end"}
+        time.__dict__ |= {"unit": unit, "max_future_skew": None, "watermark": "data_interval_end"}
         self.__dict__["time"] = time
 
     @property

@@ -35,7 +35,10 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
             [{"columns": {"delay": "dep_delay + arr_delay"}}, {"filter": "delay is not null"}],
         ),
         "keys": ("Columns by which events are grouped, or fields of structs (`user.id`); none: one global group.", ["origin", "carrier"]),
-        "time": ("The time axis, and how long rows are waited for.", {"column": "departed_at", "disorder": "30 minutes"}),
+        "time": (
+            "The time axis, and how long rows are waited for; needed unless the source is another pipeline.",
+            {"column": "departed_at", "disorder": "30 minutes"},
+        ),
         "windows": ("The windows, each with a name.", [{"name": "hourly", "type": "tumbling", "size": "1 hour"}]),
         "aggregates": ("Columns of the result -> the aggregate; see the page of aggregates.", {"mean_delay": {"mean": "delay"}}),
         "emit": ("`final`: each row once, when its window is complete; `revise`: earlier, and again for late rows.", "revise"),
@@ -58,6 +61,12 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "apply": ("Whether a run carries out a changed spec itself where it only adds windows or aggregates (`auto`).", "auto"),
     },
     "Source": {
+        "pipeline": (
+            "File of another pipeline's spec, from the folder of this one, whose results are the rows; with `window` or `windows` only.",
+            "minutes.yaml",
+        ),
+        "window": ("Window of the other pipeline whose results are the rows; it may be left out where there is only one.", "minute"),
+        "windows": ("Several windows of the other pipeline, in place of `window`.", ["minute", "five_minutes"]),
         "path": _PATH,
         "storage_options": _STORAGE,
         "table": _TABLE,
@@ -108,7 +117,10 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
     },
     "Table": {"path": _PATH, "storage_options": _STORAGE, "table": _TABLE},
     "Time": {
-        "column": ("The column that says when an event happened: timestamp, date, text that reads as one, or integer.", "departed_at"),
+        "column": (
+            "The column that says when an event happened: timestamp, date, text or integer; of results `window_end` or `window_start`.",
+            "departed_at",
+        ),
         "end": ("Column of an event's end, if events last from `column` until then.", "arrived_at"),
         "unit": ("What an integer column counts since 1970; `none`: an axis that is no time.", "ms"),
         "axis": ("Numbers of `unit` are instants; unless given, they are where a length of the spec has a unit of time.", "instants"),
@@ -204,6 +216,9 @@ def described_schema() -> dict[str, Any]:
                 settings["description"] = text
             if example is not None:
                 settings["examples"] = [example]
+    # Only a pipeline over another one's results has a time of its own.
+    chained = {"required": ["source"], "properties": {"source": {"required": ["pipeline"]}}}
+    schema |= {"if": chained, "else": {"required": ["time"]}}
     # Files bring rules before the model sees them (specfile).
     suite = {"type": "object", "properties": {"suite": {"type": "string"}}, "required": ["suite"], "additionalProperties": False}
     rules = schema["properties"]["expectations"]

@@ -25,7 +25,7 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.fields import VARIABLE, Source
 from windowmill.windowing.paths import MAX_BYTES, read_small
 from windowmill.windowing.redaction import as_written, holds_credentials, holds_secret, names_secret, redacted
-from windowmill.windowing.spec import FIELDS_OF_VARIABLES, FOLDER, READERS, READING, VARIABLES, Pipeline
+from windowmill.windowing.spec import FIELDS_OF_VARIABLES, FOLDER, READERS, READING, RESULT_TIMES, VARIABLES, Pipeline
 from windowmill.windowing.windows.base import TYPES
 
 #: Fields within fields; a spec has six levels.
@@ -48,6 +48,8 @@ _FIELD = re.compile(r"([a-z_]+(?:\.\w+)*): (.*)", re.DOTALL)
 _NO_SECRET = re.compile(r"://(?:[^/@:\s]*:)?@")
 _TABLES = ("source", "sink", "checkpoints")
 _PATHS = {(table, "path") for table in _TABLES}
+#: A field that a spec does not have.
+_ABSENT = object()
 _Path = tuple[str | int, ...]
 
 
@@ -253,6 +255,8 @@ def _read(
     filled = filling.fill(value, ())
     for table in _TABLES:
         filling.look_for_credentials(value.get(table), (table,))
+    if isinstance(source := filled.get("source"), Mapping) and "pipeline" in source and isinstance(filled.get("time"), Mapping):
+        filled["time"] = {"column": RESULT_TIMES[0], **filled["time"]}
     entries = filled.get("expectations")
     if isinstance(entries, list) and any(map(_names_suite, entries)):
         filled, value, lines = _with_suites(filled, value, lines, filling)
@@ -434,7 +438,7 @@ def _describe(error: Any, name: str, lines: Mapping[_Path, int], written: Any) -
         known = _fields_at(error["loc"])
         near = difflib.get_close_matches(str(path[-1]), known, 1)
         return f"{where}: unknown field; " + (f"did you mean {near[0]!r}?" if near else f"known here are {', '.join(known)}")
-    if kind == "missing":
+    if kind == "missing" or (kind == "model_type" and _at(written, path, _ABSENT) is _ABSENT):
         return f"{where}: missing; add this field"
     if kind == "string_pattern_mismatch":
         return f"{where}: got {shown(error['input'] if '[key]' in error['loc'] else value)}; expected text matching {context['pattern']}"

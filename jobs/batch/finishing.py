@@ -1,7 +1,10 @@
-"""The steps of a batch after it is computed: summarizes what it quarantined, validates its results, compacts its tables.
+"""The steps of a batch after it is computed: summarizes what it quarantined, validates its results, compacts its tables, forgets keys.
 
 Quarantined rows are summarized from their table's files alone, a part at a time, so cost and memory do not depend on which engine judged
 them.
+
+A purge is finished once the tables do not contain its keys any more: savepoints, pages and records that name them are removed. That may be
+repeated: as long as the file with the keys exists, which is deleted last, it has not been done.
 """
 
 from __future__ import annotations
@@ -20,16 +23,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import QueryBuilder
 
-from windowmill.checkpoints import protocol
+from windowmill.checkpoints import protocol, savepoints
 from windowmill.checkpoints.batches import Batch, Changes, Plan, RunPlan
 from windowmill.checkpoints.data_files import read_files
 from windowmill.checkpoints.delta_tables import merge_if_many, newest
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.places import Places, Runnable, local_path
 from windowmill.checkpoints.quoting import quoted
+from windowmill.checkpoints.rewriting import ErasedKeys, KeysFile, forget_bounds
 from windowmill.checkpoints.state.compaction import compact, is_overgrown, is_scattered, overgrown_from
-from windowmill.checkpoints.stores import is_table
+from windowmill.checkpoints.stores import is_table, remote_store_of, remove_folder
 from windowmill.expectations import gate
+from windowmill.expectations.docs import Folder, remove_pages
 from windowmill.expectations.gate import Verdict
 from windowmill.expectations.gx import load
 from windowmill.expectations.rule import Loss, plain
@@ -339,3 +344,52 @@ def _time_of(plan: Plan) -> int:
 def _tuples(table: pa.Table) -> Iterator[tuple[Any, ...]]:
     """The rows of a rule's result as JSON, in which NaN equals itself."""
     return zip(*(map(plain, column.to_pylist()) for column in table.columns), strict=True)
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """What has been removed: names of savepoints, the number of pages of Data Docs, and whether the report was."""
+
+    savepoints: tuple[str, ...] = ()
+    pages: int = 0
+    report: bool = False
+
+    def and_then(self, later: Forgotten | None) -> Forgotten:
+        """What this purge and a ``later`` one have removed."""
+        if later is None:
+            return self
+        return Forgotten(self.savepoints + later.savepoints, self.pages + later.pages, self.report or later.report)
+
+
+def forget(runnable: Runnable, ledger: Ledger) -> Forgotten | None:
+    """Finish the purge that is the newest batch of ``ledger``, and has been published; null if nothing is left to do."""
+    newest = ledger.newest
+    if newest is None or not newest.plan.purges:
+        return None
+    file = KeysFile(ledger.path, newest.plan.attempt)
+    if not file.is_there:
+        return None
+    keys, places = file.read(), runnable.places
+    # A restoration would read rows of the keys again, and could not distinguish removed rows from others.
+    dropped = savepoints.savepoint_names(places.savepoints)
+    for name in dropped:
+        savepoints.drop(places.savepoints, name)
+    folder = Folder(places.docs, remote_store_of(places.docs))
+    found = Forgotten(dropped, remove_pages(folder, runnable.name, keys.are_named_in), _remove_report(places, keys))
+    for leftover in (places.restated, *(f"{places.held}/_{role}" for role in ("sink", "current", "quarantine", "state"))):
+        remove_folder(leftover)
+    forget_bounds(ledger.path)
+    ledger.refresh()
+    file.remove()
+    return found
+
+
+def _remove_report(places: Places, keys: ErasedKeys) -> bool:
+    """Remove the report if it may name one of the keys; returns whether it did."""
+    local = local_path(places.report)
+    root, name = (str(local.parent), local.name) if local else (places.root, places.report.rpartition("/")[2])
+    folder = Folder(root, remote_store_of(root))
+    if name not in folder.names() or not keys.are_named_in(folder.read(name)):
+        return False
+    folder.remove(name)
+    return True

@@ -178,7 +178,7 @@ def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> 
             if newest.status == "committed":
                 done.append(CommittedBatch(newest.plan, newest.outcome))
         if newest is not None and newest.plan.purges:
-            from windowmill.jobs.batch.purging import forget  # loads what other runs do not need
+            from windowmill.jobs.batch.finishing import forget  # loads what other runs do not need
 
             forget(runnable, ledger)
         yield Turn(runnable, ledger, progress, done)

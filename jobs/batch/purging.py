@@ -1,8 +1,6 @@
 """Purges keys: a batch removes all their rows from the pipeline's tables, after these have been deleted from the source. No JVM.
 
-Other keys keep their results and state. Old versions of the tables hold the keys until maintenance removes their files. Once the tables no
-longer contain the keys, savepoints, pages and records that name them are removed. That may be repeated: as long as the file with the keys
-exists, which is deleted last, it has not been done.
+Other keys keep their results and state. Old versions of the tables hold the keys until maintenance removes their files.
 """
 
 from __future__ import annotations
@@ -15,19 +13,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from windowmill.checkpoints import savepoints
 from windowmill.checkpoints.batches import Changes, Outcome, Plan, PurgePlan, state_plans
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.ledger import Ledger
-from windowmill.checkpoints.places import Places, Runnable, local_path
-from windowmill.checkpoints.rewriting import ErasedFiles, ErasedKeys, KeysFile, forget_bounds
+from windowmill.checkpoints.places import Runnable
+from windowmill.checkpoints.rewriting import ErasedFiles, ErasedKeys, KeysFile
 from windowmill.checkpoints.savepoints import savepoint_names
 from windowmill.checkpoints.state.inspection import key_value
-from windowmill.checkpoints.stores import is_table, remote_store_of, remove_folder, table_at
-from windowmill.expectations.docs import Folder, remove_pages
+from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs import json_lines
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import table_rows, uncounted_changes
+from windowmill.jobs.batch.finishing import Forgotten, forget
 from windowmill.jobs.batch.loop import Turn, leased, run_to_change
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
 from windowmill.jobs.sources.columns import Columns
@@ -48,21 +45,6 @@ from windowmill.windowing.spec import Pipeline
 
 #: Keys as the user gives them: values of key columns by name, texts or values of JSON.
 Given = Sequence[Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class Forgotten:
-    """What has been removed: names of savepoints, the number of pages of Data Docs, and whether the report was."""
-
-    savepoints: tuple[str, ...] = ()
-    pages: int = 0
-    report: bool = False
-
-    def and_then(self, later: Forgotten | None) -> Forgotten:
-        """What this purge and a ``later`` one have removed."""
-        if later is None:
-            return self
-        return Forgotten(self.savepoints + later.savepoints, self.pages + later.pages, self.report or later.report)
 
 
 @dataclass(frozen=True)
@@ -285,37 +267,3 @@ def _changes(ledger: Ledger, plan: PurgePlan, keys: ErasedKeys, found: Mapping[s
         with suppress(OSError):  # the first error is reported; the next purge removes it
             file.remove()
         raise
-
-
-def forget(runnable: Runnable, ledger: Ledger) -> Forgotten | None:
-    """Finish the purge that is the newest batch of ``ledger``, and has been published; null if nothing is left to do."""
-    newest = ledger.newest
-    if newest is None or not newest.plan.purges:
-        return None
-    file = KeysFile(ledger.path, newest.plan.attempt)
-    if not file.is_there:
-        return None
-    keys, places = file.read(), runnable.places
-    # A restoration would read rows of the keys again, and could not distinguish removed rows from others.
-    dropped = savepoints.savepoint_names(places.savepoints)
-    for name in dropped:
-        savepoints.drop(places.savepoints, name)
-    folder = Folder(places.docs, remote_store_of(places.docs))
-    found = Forgotten(dropped, remove_pages(folder, runnable.name, keys.are_named_in), _remove_report(places, keys))
-    for leftover in (places.restated, *(f"{places.held}/_{role}" for role in ("sink", "current", "quarantine", "state"))):
-        remove_folder(leftover)
-    forget_bounds(ledger.path)
-    ledger.refresh()
-    file.remove()
-    return found
-
-
-def _remove_report(places: Places, keys: ErasedKeys) -> bool:
-    """Remove the report if it may name one of the keys; returns whether it did."""
-    local = local_path(places.report)
-    root, name = (str(local.parent), local.name) if local else (places.root, places.report.rpartition("/")[2])
-    folder = Folder(root, remote_store_of(root))
-    if name not in folder.names() or not keys.are_named_in(folder.read(name)):
-        return False
-    folder.remove(name)
-    return True

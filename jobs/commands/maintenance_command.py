@@ -23,11 +23,11 @@ from windowmill.checkpoints.state.reading import OpenSessions
 from windowmill.checkpoints.state.tables import is_log
 from windowmill.checkpoints.stores import FAILURES, is_table, remedy, table_at
 from windowmill.jobs.batch import maintenance_batches as savepoints
+from windowmill.jobs.batch.finishing import forget
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS, Turn
 from windowmill.jobs.batch.maintenance_batches import fold_revisions, keep_periodic
 from windowmill.jobs.batch.planning import Acceptance, check_owner
 from windowmill.jobs.batch.progress import Progress
-from windowmill.jobs.batch.purging import forget
 from windowmill.jobs.commands.summaries import bound, new_progress, titled
 from windowmill.jobs.commands.terminal import AcceptChanges, AcceptCode, Answer, AsJson, Spec, duration_of, in_bytes, load_pipeline, show
 from windowmill.jobs.runnables import runnable_of

@@ -76,7 +76,7 @@ Share = Callable[[pa.Table], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
+class UpstreamSink:
     """What a pipeline has published, by a snapshot of its sink."""
 
     runnable: Runnable
@@ -87,7 +87,7 @@ class Published:
     complete: int | None
 
     @classmethod
-    def of(cls, pipeline: Pipeline) -> Published | None:
+    def of(cls, pipeline: Pipeline) -> UpstreamSink | None:
         """What the pipeline that ``pipeline`` reads has published; null if that is nothing yet."""
         assert pipeline.upstream is not None
         runnable = runnable_of(pipeline.upstream)
@@ -149,7 +149,7 @@ class Marker(NamedTuple):
     sink: int  #: Version of its sink.
     rows: int  #: Last version of the input table that may have changed its rows.
     version: int  #: Version that this commit has made.
-    complete: int  #: As :attr:`Published.complete`; the begin of the axis for null.
+    complete: int  #: As :attr:`UpstreamSink.complete`; the begin of the axis for null.
 
     @classmethod
     def of(cls, table: DeltaTable) -> Marker | None:
@@ -221,7 +221,7 @@ def read_through(pipeline: Pipeline) -> int:
 
 def unread_batches(pipeline: Pipeline) -> int:
     """The number of batches that the other pipeline has published and the input of ``pipeline`` does not reflect."""
-    published, read = Published.of(pipeline), read_through(pipeline)
+    published, read = UpstreamSink.of(pipeline), read_through(pipeline)
     if published is None or pipeline.upstream is None or published.batch <= read:
         return 0
     batches = Ledger.open(pipeline.upstream).since(read + 1)
@@ -234,7 +234,7 @@ def sync(runnable: Runnable, ledger: Ledger, progress: Progress) -> None:
     Raises ``SourceReplacedError`` if the other pipeline was set up again, or its ledger is older than what has been read;
     ``SinkRefusedError`` if only Spark reads its sink; ``FencedError`` if another run has changed the input meanwhile.
     """
-    published = Published.of(runnable.pipeline)
+    published = UpstreamSink.of(runnable.pipeline)
     if published is None:
         return
     reason = beyond_delta_rs("sink", published.sink, Changes(removes=("*",)))
@@ -259,7 +259,7 @@ def watermark_of(ledger: Ledger) -> int:
     return reached if last.outcome.watermark is None else last.outcome.watermark
 
 
-def _check_same(runnable: Runnable, table: DeltaTable, published: Published) -> None:
+def _check_same(runnable: Runnable, table: DeltaTable, published: UpstreamSink) -> None:
     """Refuse an input table of another pipeline, of other windows, or of batches that the other pipeline no longer has."""
     settings, name = table.metadata().configuration, published.runnable.name
     where = f"pipeline {runnable.name}: source.pipeline"
@@ -291,7 +291,7 @@ def _columns(sink: DeltaTable) -> pa.Schema:
     return pa.schema([each for each in pa.schema(sink.schema().to_arrow()) if each.name not in _OF_SINK])
 
 
-def _fitted(runnable: Runnable, table: DeltaTable | None, published: Published) -> DeltaTable:
+def _fitted(runnable: Runnable, table: DeltaTable | None, published: UpstreamSink) -> DeltaTable:
     """The input table with the columns of the other sink: made, or with new or wider columns, where it lacks them."""
     path, columns = runnable.places.input, _columns(published.sink)
     if table is None:
@@ -328,7 +328,7 @@ class _SinkChange:
     ends: tuple[int, int] = (AXIS_BEGIN, AXIS_END)  #: Otherwise the least and the greatest end of windows that may differ.
 
     @classmethod
-    def of(cls, published: Published, since: Marker | None, names: Sequence[str], *, by_ends: bool) -> _SinkChange:
+    def of(cls, published: UpstreamSink, since: Marker | None, names: Sequence[str], *, by_ends: bool) -> _SinkChange:
         """The change since the marker, null for all; of windows with these ``names``, which ends identify if ``by_ends``."""
         every = {str(entry["path"]): entry for entry in files_of(published.sink)}
         whole = cls([entry for entry in every.values() if _has_windows(entry, names)])
@@ -353,7 +353,7 @@ class _SinkChange:
         return cls([entry for entry in whole.entries if _span(entry)[0] <= ends[1] and _span(entry)[1] >= ends[0]], ends=ends)
 
 
-def _changed_paths(published: Published, since: int) -> tuple[set[str], set[str]] | None:
+def _changed_paths(published: UpstreamSink, since: int) -> tuple[set[str], set[str]] | None:
     """The files that versions of the sink after ``since`` added and removed, without those only rewritten; null if the log is gone."""
     log = read_source_table(published.runnable.sink_path, "sink", "sink.path")
     added, removed = set[str](), set[str]()
@@ -395,7 +395,7 @@ class _Compared:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class InputComparison:
     """An input table compared with the latest view of a sink."""
 
     pipeline: Pipeline
@@ -405,7 +405,9 @@ class Comparison:
     watermark: int  #: That of the pipeline: rows with earlier times that are new are corrections.
 
     @classmethod
-    def of(cls, pipeline: Pipeline, published: Published, table: DeltaTable, path: str, since: Marker | None, watermark: int) -> Comparison:
+    def of(
+        cls, pipeline: Pipeline, published: UpstreamSink, table: DeltaTable, path: str, since: Marker | None, watermark: int
+    ) -> InputComparison:
         """The input ``table`` at ``path`` and what ``published`` shows, as far as this has changed ``since`` then; null for all."""
         names = [window.name for window in pipeline.upstream_windows]
         by_ends = not any(window.follows_policies for window in pipeline.upstream_windows)
@@ -519,17 +521,17 @@ class _Sync:
     """The commits that bring an input table up to date."""
 
     runnable: Runnable
-    published: Published
+    published: UpstreamSink
     table: DeltaTable
     before: Marker | None
-    comparison: Comparison
+    comparison: InputComparison
     attempt: str
     written: list[DataFile]
 
     @classmethod
-    def of(cls, runnable: Runnable, published: Published, table: DeltaTable, watermark: int) -> _Sync:
+    def of(cls, runnable: Runnable, published: UpstreamSink, table: DeltaTable, watermark: int) -> _Sync:
         before, path = Marker.of(table), runnable.places.input
-        comparison = Comparison.of(runnable.pipeline, published, table, path, before, watermark)
+        comparison = InputComparison.of(runnable.pipeline, published, table, path, before, watermark)
         return cls(runnable, published, table, before, comparison, uuid.uuid4().hex[:12], [])
 
     def run(self) -> None:
@@ -635,14 +637,15 @@ class InputCheck:
     @classmethod
     def of(cls, runnable: Runnable) -> InputCheck | None:
         """Compare all windows, as of the version of the other sink that the input reflects; null if nothing has been read."""
-        published, table = Published.of(runnable.pipeline), existing(runnable.places.input)
+        published, table = UpstreamSink.of(runnable.pipeline), existing(runnable.places.input)
         marker = None if table is None else Marker.of(table)
         if published is None or table is None or marker is None:
             return None
         path, name = runnable.places.input, published.runnable.name
         try:
-            then = replace(published, sink=table_at(published.runnable.sink_path, marker.sink))
-            parts = list(map(len, Comparison.of(runnable.pipeline, then, table, path, None, BEFORE).parts()))
+            if published.batch != marker.batch:
+                published = replace(published, sink=table_at(published.runnable.sink_path, marker.sink))
+            parts = list(map(len, InputComparison.of(runnable.pipeline, published, table, path, None, BEFORE).parts()))
         except (DeltaError, OSError) as err:
             return cls(
                 path, name, marker.batch, 0, f"version {marker.sink} of the sink of {name} can no longer be read ({first_line(err)})"

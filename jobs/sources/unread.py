@@ -13,7 +13,7 @@ from windowmill.checkpoints.protocol import outstanding
 from windowmill.jobs.batch.planning import moves_on
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable, open_source, probe_source, shared_identity
-from windowmill.jobs.sources.chains import Published, read_through
+from windowmill.jobs.sources.chains import UpstreamSink, read_through
 from windowmill.jobs.sources.reading import starting_version
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, WindowmillError
 from windowmill.windowing.fields import Source
@@ -107,7 +107,7 @@ class SourceWatch:
 
     def _poll_published(self) -> UnreadRows | None:
         """As :meth:`poll`, of a source that is another pipeline, whose batches are the versions; also if the watermark would move on."""
-        pipeline, published = self._runnable.pipeline, Published.of(self._runnable.pipeline)
+        pipeline, published = self._runnable.pipeline, UpstreamSink.of(self._runnable.pipeline)
         ledger = self._ledger = Ledger.open(pipeline)
         read, is_open = read_through(pipeline), self._is_open(ledger)
         if published is None:

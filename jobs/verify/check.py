@@ -280,7 +280,8 @@ class _Left:
         if not found or not isinstance(source, DeltaSource):
             return None
         rows, axis = table_rows(pipeline, source, progress), EventTimes(pipeline, None)
-        columns, times = list(dict.fromkeys([*pipeline.keys, *axis.axis])), list[tuple[Batch, Mapping[tuple[Any, ...], Ints] | None]]()
+        columns = list(dict.fromkeys([*pipeline.keys, *axis.axis]))
+        times: list[tuple[Batch, Mapping[tuple[Any, ...], Ints] | None]] = []
         for batch in found:
             by_key = dict[tuple[Any, ...], list[int]]()
             try:

@@ -183,7 +183,7 @@ def test_what_is_left_to_forget_is_forgotten_by_the_next_command(tmp_path, prepa
         raise DiedError
 
     with monkeypatch.context() as patched:
-        patched.setattr("windowmill.jobs.batch.purging.forget_bounds", die)
+        patched.setattr("windowmill.jobs.batch.finishing.forget_bounds", die)
         with pytest.raises(DiedError):
             purge(story.bench)
     finish(story)
