@@ -94,6 +94,13 @@ class AssetSchedule(SpecMapping):
     asset: Annotated[str, Field(pattern=r"\S", max_length=1_500)]
 
 
+#: JSON schema of a pipeline over another one's results, the only one that needs no ``time``.
+_CHAINED: dict[str, Any] = {
+    "required": ["source"],
+    "properties": {"source": {"type": "object", "required": ["pipeline"], "properties": {"pipeline": {"type": "string"}}}},
+}
+
+
 def _time_of_results(given: Mapping[str, Any]) -> dict[str, Any] | None:
     """The field ``time`` of a pipeline whose spec has none; null, which is refused, unless the source ``given`` is another pipeline."""
     source = given.get("source")
@@ -106,6 +113,8 @@ Compute = Literal["spark", "auto", "local"]
 
 class Pipeline(SpecMapping):
     """One pipeline. Unknown fields are refused; ``Pipeline.model_json_schema()`` is its JSON schema."""
+
+    model_config = ConfigDict(json_schema_extra={"if": _CHAINED, "else": {"required": ["time"]}})
 
     pipeline: Name
     #: The name under which the pipeline built its sink, if it has been renamed since.

@@ -68,7 +68,7 @@ class Turn:
     def catch_up(self) -> None:
         """Bring the input of a pipeline over another one's results up to date, unless a batch is held: its plan has pinned the input."""
         if self.ledger.held_batch is None:
-            imported("windowmill.jobs.sources.chains:sync")(self.runnable, self.ledger, self.progress)
+            imported("windowmill.jobs.sources.chains:sync")(self.runnable, self.ledger, self.progress.step)
 
     def reads(self, source: SourceTable, reading: Reading) -> None:
         """Planning calls this with what the batch will read: starts Spark early if the batch is sure to use it."""

@@ -34,6 +34,7 @@ from windowmill.jobs.sources.reading import (
     VersionRange,
     backfill_versions,
     check_readable,
+    moves_on,
     next_change,
     next_versions,
     refuse_purged,
@@ -51,7 +52,6 @@ from windowmill.windowing.errors import (
     UnsupportedError,
     WindowmillError,
 )
-from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import LatenessRule
 
@@ -514,26 +514,3 @@ def lags_behind(pipeline: Pipeline, last: Batch | None) -> bool:
             return True
         watermark = before
     return emitted is None or emitted < rule.closed(watermark)
-
-
-def moves_on(pipeline: Pipeline, ledger: Ledger, asserted: int | None) -> bool:
-    """Whether a run without new rows would still complete windows, because a later data interval advances the watermark."""
-    last = ledger.last_commit
-    if asserted is None or last is None or last.outcome is None:
-        return False
-    emitted, rule = last.outcome.emitted, LatenessRule.of(pipeline)
-    if emitted is None:
-        return True
-    # Revised rows first appear when the watermark passes a window's end, final rows when the window is closed.
-    shown = (emitted, rule.closed(asserted))
-    if rule.revises:
-        reached = rule.watermark_of(emitted) if last.outcome.watermark is None else last.outcome.watermark
-        shown = (reached if last.outcome.shown is None else last.outcome.shown, max(reached, asserted))
-    try:
-        grids = Grids.of(pipeline)
-    except UnsupportedError:
-        grids = None
-    # Windows that are not on a grid may end at any instant.
-    if grids is None or any(window.joins_by_gap for window in pipeline.windows):
-        return shown[0] < shown[1]
-    return any(grid.count_ends(*shown) for grid in grids.grids)

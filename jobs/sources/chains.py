@@ -22,7 +22,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
@@ -42,7 +42,6 @@ from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, Runnable
 from windowmill.checkpoints.stores import FAILURES, create_table, table_at
-from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.delta_log import CORRECTION, DeltaSource, read_source_table
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, to_us
@@ -228,8 +227,8 @@ def unread_batches(pipeline: Pipeline) -> int:
     return sum(1 for batch in batches if batch.status == "committed" and batch.number <= published.batch)
 
 
-def sync(runnable: Runnable, ledger: Ledger, progress: Progress) -> None:
-    """Bring the input table up to date with what the other pipeline has published; the caller holds the lease.
+def sync(runnable: Runnable, ledger: Ledger, step: Callable[[str, str], AbstractContextManager[None]]) -> None:
+    """Bring the input table up to date with what the other pipeline has published, as a ``step``; the caller holds the lease.
 
     Raises ``SourceReplacedError`` if the other pipeline was set up again, or its ledger is older than what has been read;
     ``SinkRefusedError`` if only Spark reads its sink; ``FencedError`` if another run has changed the input meanwhile.
@@ -246,7 +245,7 @@ def sync(runnable: Runnable, ledger: Ledger, progress: Progress) -> None:
         marker = Marker.of(table)
         if marker is not None and marker.batch == published.batch:
             return
-    with progress.step("sync", f"the input with batch {published.batch} of {published.runnable.name}"):
+    with step("sync", f"the input with batch {published.batch} of {published.runnable.name}"):
         _Sync.of(runnable, published, _fitted(runnable, table, published), watermark_of(ledger)).run()
 
 

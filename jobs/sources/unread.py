@@ -10,11 +10,10 @@ from windowmill.checkpoints.delta_tables import KeptTable, tables_kept
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import outstanding
-from windowmill.jobs.batch.planning import moves_on
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable, open_source, probe_source, shared_identity
 from windowmill.jobs.sources.chains import UpstreamSink, read_through
-from windowmill.jobs.sources.reading import starting_version
+from windowmill.jobs.sources.reading import moves_on, starting_version
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, WindowmillError
 from windowmill.windowing.fields import Source
 from windowmill.windowing.spec import Pipeline
