@@ -410,6 +410,12 @@ def last_change(runnable: Runnable, ledger: Ledger) -> int | None:
     return next((version.version for version in reversed(list(source.versions(last.to_version, source.version))) if version.changes), None)
 
 
+def has_unread_rows(runnable: Runnable, ledger: Ledger) -> bool:
+    """Whether versions of the source may have rows that no batch has read."""
+    last = ledger.last_commit
+    return last is None or source_of(runnable, ledger).version > last.to_version
+
+
 def reads_before_change(runnable: Runnable, ledger: Ledger, source: SourceTable | None = None) -> bool:
     """Whether a run has something to do before the first unread version that changed rows; false if there is no such version."""
     source, last = source or source_of(runnable, ledger), ledger.last_commit

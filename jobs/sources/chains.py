@@ -71,6 +71,8 @@ _OF_SINK = (_REVISION, RETRACTED, "batch")
 _FILE, _ROW = "_file", "_row"
 #: Properties of an input table: the identity of the other pipeline's ledger, and names of the windows whose rows it has.
 _GENERATION, _WINDOWS = "windowmill.upstream", "windowmill.windows"
+#: Key of a commit's metadata: the last batch of the other pipeline that the table reflects.
+_REFLECTS = "reflects"
 Share = Callable[[pa.Table], pa.Table]
 
 
@@ -182,9 +184,9 @@ class PublishedRows(DeltaSource):
         with suppress(SourceError):
             for earlier in range(version, -1, -1):
                 for action in self.actions(earlier):
-                    transaction = action.get("txn", {})
-                    if transaction.get("appId") == _app_id("batch"):
-                        return int(transaction["version"])
+                    note = json.loads(action.get("commitInfo", {}).get("userMetadata") or "{}")
+                    if _REFLECTS in note:
+                        return int(note[_REFLECTS])
         return None
 
     def when_missing(self) -> str:
@@ -590,7 +592,7 @@ class _Sync:
             AddAction(file.path, file.size, {}, file.modified_ms, True, file.stats) for file in files
         ]
         actions += [RemoveAction(path, True, now, sizes[path]) for path in removes]
-        note = {"windowmill": "input", "batch_of_source": self.published.batch}
+        note = {"windowmill": "input", _REFLECTS: self.published.batch}
         metrics = {"num_added_files": len(files), "num_removed_files": len(removes)}
         marker = [] if corrected is None else self._marker(version, bool(files), corrected=corrected).transactions()
         once = CommitProperties(
