@@ -63,6 +63,10 @@ class _Kinds(ABC):
     kept_batch: int | None = None
     spared: Sequence[int] = ()
 
+    def recomputes_end(self, end: int) -> bool:  # noqa: ARG002 - runs compute what no earlier batch has
+        """Whether it computes all windows again that end there."""
+        return False
+
     def brings_up_to_date(self, lookup: str) -> bool:  # noqa: ARG002 - only restatements may
         """Whether all windows reflect the version of a looked-up table that the plan reads."""
         return False
@@ -114,6 +118,8 @@ class Plan(_Kinds):
     source_mark: str | None = None
     #: Tables that it looks up, by name of the lookup: Delta id and version, or of a folder a digest of its list of files.
     lookups: dict[str, dict[str, Any]] = field(default_factory=dict, metadata=OPTIONAL)
+    #: Of a source that is another pipeline, its name as ``pipeline``, and its first and last batch that are covered as ``batches``.
+    upstream: dict[str, Any] = field(default_factory=dict, metadata=OPTIONAL)
     #: Name of the pipeline.
     pipeline: str = ""
     #: What the spec means, with variables as written. Shows what has changed where ``meaning`` differs.
@@ -177,6 +183,16 @@ class Plan(_Kinds):
     def found_closed(self) -> FoundClosed | None:
         """Which windows were closed when earlier batches read the same rows (:attr:`BackfillPlan.found_closed`); null for new rows."""
         return None
+
+    @property
+    def leaves_through(self) -> int | None:
+        """The instant through which a restatement of what another pipeline has corrected leaves published windows; null for any other."""
+        return None
+
+    @property
+    def corrected(self) -> tuple[int, int]:
+        """First and last version of the source with these corrections."""
+        return 0, -1
 
     @property
     def passes_over(self) -> bool:
@@ -255,6 +271,9 @@ class BackfillPlan(Plan):
     def range(self) -> tuple[int, int]:
         return self.range_from, self.range_to
 
+    def recomputes_end(self, end: int) -> bool:
+        return self.range_from < end and (self.replaces_state or end <= self.range_to)
+
     def describe(self, *, instants: bool) -> str:
         begin, end = (format_instant(t, instants=instants) for t in self.range)
         return f"backfill of the windows that end after {begin} through {end}, from {self._versions()}"
@@ -302,6 +321,19 @@ class RestatePlan(_ReplacingPlan):
     @property
     def passes_over(self) -> bool:
         return self.changed is None and not self.files and self.to_version > self.from_version
+
+    @property
+    def leaves_through(self) -> int | None:
+        # One that the user asks for reads versions that have been read.
+        return self.range_from if self.upstream and self.changed is not None and self.to_version > self.from_version else None
+
+    @property
+    def corrected(self) -> tuple[int, int]:
+        return self.changed or (0, -1)
+
+    def recomputes_end(self, end: int) -> bool:
+        within = (self.range_from is None or self.range_from < end) and (self.range_to is None or end <= self.range_to)
+        return within and self.changed is None and not self.late and self.lookup is None
 
     def describe(self, *, instants: bool) -> str:
         about = f"the files {', '.join(self.files)}" if self.files else "rows quarantined as too late" if self.late else "all keys"

@@ -53,7 +53,7 @@ _FILE, _ROW = "_file", "_row"
 #: Stands for null among numbers.
 _NULL = np.iinfo(np.int64).min
 #: Writers cut off a timestamp in a statistic to milliseconds.
-_CUT_OFF_US = 999
+CUT_OFF_US = 999
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class MadeOfSink:
 
     def rows(self) -> Iterator[pa.Table]:
         """The table's rows, some at a time."""
-        for share in _shares(self.sink.rows, self.view):
+        for share in shares(self.sink.rows, self.view):
             yield from self._rows_of(share)
 
     def _rows_of(self, share: Callable[[pa.Table], pa.Table]) -> Iterator[pa.Table]:
@@ -251,7 +251,7 @@ class MadeOfSink:
     def differing(self, shown: Sequence[str]) -> Iterator[pa.Table]:
         """The pairs of which the files ``shown`` of the table have another row than the sink, some at a time."""
         empty = self.sink.schema.empty_table()
-        for share in _shares(self.sink.rows, self.view):
+        for share in shares(self.sink.rows, self.view):
             made = pa.concat_tables([empty, *self._rows_of(share)])
             there = pa.concat_tables([empty, *map(share, rows_of(self.table, shown, self.sink.schema))])
             pair, n_pairs = codes_of([made, there], self.view.pair)
@@ -283,7 +283,7 @@ class Merged:
         return _written(self.old.place, self.old.schema, self.view, self._rows(), batch=batch, attempt=attempt)
 
     def _rows(self) -> Iterator[pa.Table]:
-        for share in _shares(self.old.rows + self.new.files.rows, self.view):
+        for share in shares(self.old.rows + self.new.files.rows, self.view):
             rows = pa.concat_tables(list(map(share, self._narrow())))
             of_table = rows.column(_FILE).to_numpy() < 0
             best, lacking = self.view.compared(rows, of_table, of_table & self.new.replace(rows))
@@ -394,7 +394,7 @@ def _written(
 ) -> tuple[DataFile, ...]:
     """Write the rows of ``parts``, sorted as far as memory allows, to files of equal size."""
     done: tuple[DataFile, ...] = ()
-    for rows in _gathered(parts, ROWS_SORTED):
+    for rows in gathered(parts, ROWS_SORTED):
         ordered = rows.sort_by([(name, "ascending") for name in view.pair])
         size = -(-len(rows) // -(-len(rows) // ROWS_PER_FILE))
         for first in range(0, len(rows), size):
@@ -403,7 +403,7 @@ def _written(
     return done
 
 
-def _gathered(parts: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
+def gathered(parts: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
     """The rows of ``parts`` in tables of at least ``n_rows`` rows, but for the last one; none is empty."""
     waiting = list[pa.Table]()
     for rows in parts:
@@ -415,7 +415,7 @@ def _gathered(parts: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
-def _shares(n_rows: int, view: CurrentView) -> Iterator[Callable[[pa.Table], pa.Table]]:
+def shares(n_rows: int, view: CurrentView) -> Iterator[Callable[[pa.Table], pa.Table]]:
     """Shares of the keys of so many rows, each of about :data:`ROWS_AT_ONCE` rows: functions that choose rows of the share."""
     n_shares = -(-n_rows // ROWS_AT_ONCE) if view.keys else 1
 
@@ -478,7 +478,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 def _greatest_end(entry: Mapping[str, Any]) -> int:
     """The greatest end of a window in a file; the end of the axis if its statistics do not say."""
     found = entry.get(f"max.{_END}")
-    return AXIS_END if found is None else to_us(found) + _CUT_OFF_US if isinstance(found, datetime) else int(found)
+    return AXIS_END if found is None else to_us(found) + CUT_OFF_US if isinstance(found, datetime) else int(found)
 
 
 def _entries(files: Iterable[DataFile]) -> list[Mapping[str, Any]]:

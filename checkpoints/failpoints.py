@@ -22,6 +22,7 @@ FAILPOINTS = (
     *(f"{step}.begin" for step in STEPS),
     *(f"{write}.{moment}" for write in _WRITES for moment in ("before", "lost", "after")),
     *("compact.before", "compact.after"),
+    *("input.before", "input.corrected", "input.after"),
 )
 
 

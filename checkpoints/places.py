@@ -27,7 +27,7 @@ class Places:
 
     root: str
     #: Delta tables: batches; what later batches need of earlier ones; ids of applied rows, of which later ones are duplicates; rows never
-    #: applied; validation results; rows of held batches; files of a source that is a folder.
+    #: applied; validation results; rows of held batches; files of a source that is a folder; rows of a source that is another pipeline.
     ledger: str
     state: str
     seen: str
@@ -35,6 +35,7 @@ class Places:
     quality: str
     held: str
     source_files: str
+    input: str
     #: Folder of the rows that a restatement reads, while it lasts.
     restated: str
     #: Folder of the Data Docs pages.

@@ -9,9 +9,9 @@ from typing import Any
 
 from airflow.sdk import DAG, Param
 
-from windowmill.dags.factory import batch_operator, check_options, new_dag, sink_asset
+from windowmill.dags.factory import batch_operator, check_options, new_dag
 from windowmill.dags.operators import AnnounceOperator
-from windowmill.dags.schedules import settings_of
+from windowmill.dags.schedules import settings_of, sink_asset
 from windowmill.dags.specs import BACKFILL, name_of, read_pipeline
 from windowmill.windowing.spec import Pipeline
 

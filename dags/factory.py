@@ -6,16 +6,15 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Literal, get_args
 
-from airflow.sdk import DAG, Asset, BaseOperator, Param
+from airflow.sdk import DAG, BaseOperator, Param
 
 from windowmill.dags.folders import refuse_clash
 from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator, default_args_of
 from windowmill.dags.pools import pool_of
-from windowmill.dags.schedules import check_new_versions, settings_of, source_asset, timetable_of
-from windowmill.dags.specs import BACKFILL, identity_of, name_of, read_pipeline
+from windowmill.dags.schedules import check_new_versions, settings_of, sink_asset, source_asset, timetable_of
+from windowmill.dags.specs import BACKFILL, name_of, read_pipeline
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import code_span, redacted
 from windowmill.windowing.spec import Pipeline
@@ -158,17 +157,6 @@ def batch_operator(
     from windowmill.dags.submit import SubmittedBatchOperator  # loads the Spark provider, which few DAG files need
 
     return SubmittedBatchOperator(**common, conn_id=conn_id, **dict(submit or {}))
-
-
-def sink_asset(pipeline: Pipeline) -> Asset:
-    """The asset of the pipeline's sink, named like the pipeline, so that ``schedule: {asset: <pipeline>}`` follows it."""
-    sink = pipeline.sink
-    if sink is None:
-        raise SpecError(f"{pipeline.pipeline}: sink: missing; without a table there is nothing to follow")
-    if sink.path is None:
-        return Asset(name=pipeline.pipeline, uri=f"windowmill:{sink.table}", group="windowmill")
-    uri = identity_of(sink.path) if "://" in sink.path else Path(sink.path).absolute().as_uri()
-    return Asset(name=pipeline.pipeline, uri=uri, group="windowmill")
 
 
 def _arguments(

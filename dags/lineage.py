@@ -44,7 +44,7 @@ class WindowmillBatchesRunFacet(RunFacet):
 
 def lineage_of(pipeline: Pipeline, summary: Mapping[str, Any] | None) -> OperatorLineage[Any, Any]:
     """Lineage of a run of ``pipeline``; ``summary`` is that of its command, null if it failed."""
-    source, sink = _name(pipeline.source), _name(pipeline.sink)
+    source, sink = _name(pipeline.source if pipeline.upstream is None else pipeline.upstream.sink), _name(pipeline.sink)
     batches = list((summary or {}).get("batches", ()))
     inputs, outputs = [], []
     if source is not None:

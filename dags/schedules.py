@@ -11,13 +11,14 @@ import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from airflow.sdk import Asset, AssetWatcher, CronDataIntervalTimetable
 from croniter import croniter
 
 from windowmill.dags.links import page_of
-from windowmill.dags.specs import Spec, name_of, read_pipeline, redacting
+from windowmill.dags.specs import Spec, identity_of, name_of, read_pipeline, redacting
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.fields import AirflowSettings
 from windowmill.windowing.redaction import redacted
@@ -32,14 +33,28 @@ _log = logging.getLogger(__name__)
 
 
 def timetable_of(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline) -> Any:
-    """The argument ``schedule`` of the pipeline's DAG; raises ``SpecError`` if the spec's schedule is not valid."""
+    """The argument ``schedule`` of the pipeline's DAG; raises ``SpecError`` if the spec's schedule is not valid.
+
+    Without one, a pipeline over another one's results runs after each event of the other sink's asset.
+    """
     schedule = pipeline.schedule
     if schedule is None:
-        return None
+        return None if pipeline.upstream is None else [sink_asset(pipeline.upstream)]
     if not isinstance(schedule, str):
         return [Asset.ref(name=schedule.asset)]
     _check_cron(name_of(spec), schedule)
     return cron_timetable(schedule)
+
+
+def sink_asset(pipeline: Pipeline) -> Asset:
+    """The asset of the pipeline's sink, named like the pipeline, so that ``schedule: {asset: <pipeline>}`` follows it."""
+    sink = pipeline.sink
+    if sink is None:
+        raise SpecError(f"{pipeline.pipeline}: sink: missing; without a table there is nothing to follow")
+    if sink.path is None:
+        return Asset(name=pipeline.pipeline, uri=f"windowmill:{sink.table}", group="windowmill")
+    uri = identity_of(sink.path) if "://" in sink.path else Path(sink.path).absolute().as_uri()
+    return Asset(name=pipeline.pipeline, uri=uri, group="windowmill")
 
 
 @functools.cache
@@ -90,7 +105,7 @@ def check_new_versions(where: str, pipeline: Pipeline) -> None:
 
     Raises ``SpecError`` if the watermark is the end of the data interval.
     """
-    if pipeline.time.watermark == "data_interval_end":
+    if pipeline.time.watermark == "data_interval_end" and pipeline.upstream is None:
         raise SpecError(
             f"{where}: time.watermark: got data_interval_end, with which an interval without rows completes windows too; "
             "let it run at each instant of its schedule, or use watermark: max_event_time"

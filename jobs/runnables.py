@@ -32,10 +32,7 @@ _COLUMNS = {"window", "window_start", "window_end", "trigger", "revision", "batc
 #: Newest log entries that are searched for a commit of a batch: compactions lie between them.
 _ENTRIES = 50
 _CHOICE = re.compile(r"(?<![\w.])`?window`?(?!\w)", re.IGNORECASE)
-_INSTEAD = (
-    "read a sink with one window and emit: final that nothing has restated, or a table to which complete windows of the latest view "
-    "(`windowmill views`) are appended"
-)
+_INSTEAD = "name its spec by source.pipeline, and the window by source.window, in place of source.path"
 
 
 def runnable_of(pipeline: Pipeline) -> Runnable:
@@ -62,7 +59,8 @@ def runnable_of(pipeline: Pipeline) -> Runnable:
     # Spark may run in another folder.
     places = Places.below(absolute(Places.of(pipeline).root))
     current = None if sink.current is None else absolute(sink.current)
-    runnable = Runnable(pipeline, source, source.path or source.place, absolute(cast(str, sink.path)), places, current)
+    source_path = places.input if source.pipeline is not None else source.path or source.place
+    runnable = Runnable(pipeline, source, source_path, absolute(cast(str, sink.path)), places, current)
     written = {"sink.path": runnable.sink_path, "checkpoints.path": runnable.places.root}
     for field, path in (written if current is None else written | {"sink.current": current}).items():
         escape = escape_in(path)

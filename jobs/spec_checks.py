@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
 from windowmill.expectations.suites import check_rules, rules, sink_columns
-from windowmill.jobs.conditions.truths import conditions_by_field
+from windowmill.jobs.conditions.truths import columns_of, conditions_by_field
 from windowmill.jobs.sources.base import kind_problems
 from windowmill.windowing.aggregates import adapt_own
 from windowmill.windowing.bounds import check_lengths
-from windowmill.windowing.errors import LimitExceededError, SpecError, first_line
+from windowmill.windowing.errors import LimitExceededError, SpecError, first_line, no_column
+from windowmill.windowing.fields import PUBLISHED
 from windowmill.windowing.redaction import holds_credentials
 from windowmill.windowing.registry import imported
 from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
@@ -42,6 +43,7 @@ def problems_of(pipeline: Pipeline) -> list[Problem]:
         *function_problems(pipeline),
         *_schedule_problems(pipeline),
         *rule_problems(pipeline),
+        *chain_problems(pipeline),
     ]
     return [*found, *_length_problems(pipeline), *not_run(pipeline), *([] if found else _strict_problems(pipeline))]
 
@@ -69,7 +71,7 @@ def not_run(pipeline: Pipeline) -> Iterator[Problem]:
     """Features used by the spec that ``run`` and ``backfill`` do not support yet."""
     if pipeline.source is not None:
         yield from kind_problems(pipeline.source)
-        if pipeline.source.changes == "restate" and pipeline.source.format != "delta":
+        if pipeline.source.changes == "restate" and pipeline.source.format not in ("delta", PUBLISHED):
             yield "source.changes", "got 'restate', but only a Delta table says which rows have changed; expected 'refuse' or 'ignore'"
     for name in ("source", "sink", "checkpoints"):
         table = getattr(pipeline, name)
@@ -89,6 +91,28 @@ def _catalog_problems(pipeline: Pipeline, name: str) -> Iterator[Problem]:
         yield "sink.table", "ledger and state need a place of their own; give checkpoints: {path: …} for a sink in a catalog"
     elif name == "source" and pipeline.source is not None and pipeline.source.format != "delta":
         yield "source.table", f"a table of a catalog is read as Delta; for {pipeline.source.format} give the path of the folder"
+
+
+def chain_problems(pipeline: Pipeline) -> Iterator[Problem]:
+    """Columns that the spec uses, and that neither the results of the pipeline that is its source have nor its steps make."""
+    upstream = pipeline.upstream
+    if upstream is None:
+        return
+    place = f"the sink of the pipeline {upstream.pipeline}"
+    known = [*upstream.keys, "window", "window_start", "window_end", "trigger", *upstream.aggregates]
+    for step in pipeline.row_steps:
+        yield from _unknown(step.field, [name for text in step.texts for name in sorted(columns_of(text))], known, place)
+        known += step.makes
+    for where, name in pipeline.named_columns():
+        if name not in known:
+            yield where, no_column(place, name, known)
+    for where, text in conditions_by_field(pipeline):
+        yield from _unknown(where, sorted(columns_of(text)), known, place)
+
+
+def _unknown(where: str, names: Iterable[str], known: Sequence[str], place: str) -> Iterator[Problem]:
+    there = {name.lower() for name in known}
+    yield from ((where, no_column(place, name, known)) for name in names if name.lower() not in there)
 
 
 def refuse_first(pipeline: Pipeline, problems: Iterable[Problem]) -> None:

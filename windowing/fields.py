@@ -343,9 +343,18 @@ DELTA_OPTIONS = ("maxBytesPerTrigger", "maxFilesPerTrigger", "startingTimestamp"
 _CHANGES_OPTIONS = ("ignoreChanges", "ignoreDeletes", "skipChangeCommits")
 
 
-class Source(Table):
-    """Where events come from: a Delta table, which is read by version, a folder of files, or topics of Kafka."""
+#: Kind of a source that is another pipeline; specs do not write it.
+PUBLISHED = "pipeline"
 
+
+class Source(Table):
+    """Where events come from: a Delta table, read by version, a folder of files, topics of Kafka, or what another pipeline publishes."""
+
+    #: File of the other pipeline's spec, from the folder of the spec that names it.
+    pipeline: Annotated[str, Field(min_length=1, max_length=4_096)] | None = None
+    #: ``window``, ``windows``: names of the windows whose results are the rows; it needs none where the other pipeline has one window.
+    window: Name | None = None
+    windows: tuple[Name, ...] = ()
     format: str = "delta"
     options: dict[str, Annotated[str, BeforeValidator(_as_text)]] = {}
     filter: Condition | None = None
@@ -354,6 +363,10 @@ class Source(Table):
 
     @model_validator(mode="after")
     def _one_place(self) -> Self:
+        if self.pipeline is not None:
+            return self._of_pipeline()
+        if self.window is not None or self.windows:
+            raise ValueError(f"window{'s' if self.windows else ''}: got no pipeline; only the results of another pipeline have windows")
         if self.format == "kafka":
             given = next((name for name in ("path", "table", "storage_options") if getattr(self, name)), None)
             if given is not None:
@@ -367,8 +380,23 @@ class Source(Table):
             raise ValueError(f"options.{unknown}: unknown; the options of a Delta source are {', '.join(DELTA_OPTIONS)}")
         return self
 
+    def _of_pipeline(self) -> Self:
+        other = ("path", "table", "storage_options", "format", "options", "filter", "changes")
+        given = next((name for name in other if name in self.model_fields_set), None)
+        if given is not None:
+            instead = "; leave rows out by a step (steps: [{filter: …}])" if given == "filter" else "; leave it out"
+            raise ValueError(f"{given}: the results of another pipeline are read from its sink, as its spec says{instead}")
+        if self.window is not None and self.windows:
+            raise ValueError("windows: got window, too; give one of the two")
+        _refuse_twice("windows", self.windows)
+        # Not fields that were given: the same source is made of those.
+        self.__dict__ |= {"format": PUBLISHED, "changes": "restate"}
+        return self
+
     @property
     def place(self) -> str:
+        if self.pipeline is not None:
+            return redacted(self.pipeline)
         if self.format != "kafka":
             return super().place
         return redacted(f"kafka://{self.options.get('kafka.bootstrap.servers', '')}/{self.options.get('subscribe', '')}")

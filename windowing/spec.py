@@ -42,6 +42,7 @@ from windowmill.windowing.fields import (
 )
 from windowmill.windowing.paths import within
 from windowmill.windowing.redaction import as_written, holds_secret, redacted
+from windowmill.windowing.registry import imported
 from windowmill.windowing.windows.base import ByType, GridRules, Window, rules_of
 
 #: Version of the naming of the state's columns, a part of :meth:`Pipeline.meaning_hash`; since 2, names do not depend on the order of the
@@ -51,6 +52,10 @@ LABELS = 2
 VARIABLES = "variables"
 #: Key under which it passes them by the path of the field that they fill.
 FIELDS_OF_VARIABLES = "fields"
+#: Keys under which it passes the folder of the spec, the files of the specs that lead to it, and its own arguments for reading others.
+FOLDER, READERS, READING = "folder", "readers", "reading"
+#: The times by which results of a pipeline are complete; the first one by default.
+RESULT_TIMES = ("window_end", "window_start")
 #: Columns of the sink that windowmill writes; no key or aggregate may have these names.
 RESERVED_COLUMNS = ("window", "window_start", "window_end", "trigger", "revision", "retracted", "batch")
 
@@ -90,12 +95,27 @@ class AssetSchedule(SpecMapping):
     asset: Annotated[str, Field(pattern=r"\S", max_length=1_500)]
 
 
+#: JSON schema of a pipeline over another one's results, the only one that needs no ``time``.
+_CHAINED: dict[str, Any] = {
+    "required": ["source"],
+    "properties": {"source": {"type": "object", "required": ["pipeline"], "properties": {"pipeline": {"type": "string"}}}},
+}
+
+
+def _time_of_results(given: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The field ``time`` of a pipeline whose spec has none; null, which is refused, unless the source ``given`` is another pipeline."""
+    source = given.get("source")
+    return None if source is None or source.pipeline is None else {"column": RESULT_TIMES[0]}
+
+
 #: Values of the field ``compute``.
 Compute = Literal["spark", "auto", "local"]
 
 
 class Pipeline(SpecMapping):
     """One pipeline. Unknown fields are refused; ``Pipeline.model_json_schema()`` is its JSON schema."""
+
+    model_config = ConfigDict(json_schema_extra={"if": _CHAINED, "else": {"required": ["time"]}})
 
     pipeline: Name
     #: The name under which the pipeline built its sink, if it has been renamed since.
@@ -106,7 +126,8 @@ class Pipeline(SpecMapping):
     #: Which rows behind the last step are left out, because one with equal values came before them.
     dedup: Dedup | None = None
     keys: tuple[Column, ...] = ()
-    time: Time
+    #: Only a pipeline over another one's results may leave it out.
+    time: Annotated[Time, Field(default_factory=_time_of_results, validate_default=True)]
     windows: Annotated[tuple[Annotated[Window, ByType()], ...], Field(min_length=1)]
     aggregates: Aggregates
     emit: Literal["final", "revise"] = "final"
@@ -133,12 +154,72 @@ class Pipeline(SpecMapping):
     _has_fields: bool = PrivateAttr(default=False)
     #: Looked-up tables in the versions that a batch reads, by name of the lookup; see :meth:`with_tables`.
     _tables: dict[str, Any] = PrivateAttr(default_factory=dict)
+    #: The pipeline whose results are the source, and the path of its spec.
+    _upstream: Pipeline | None = PrivateAttr(default=None)
+    _upstream_path: str = PrivateAttr(default="")
 
     def model_post_init(self, context: Any, /) -> None:
         """Keep what the reader of the spec filled from the environment, so that it can be shown and stored as written."""
         if isinstance(context, Mapping):
             self._variables = dict(context.get(VARIABLES, {}))
             self._variables_of = dict(context.get(FIELDS_OF_VARIABLES, {}))
+        if self.source is not None and self.source.pipeline is not None:
+            self._follow(self.source, context if isinstance(context, Mapping) else {})
+
+    def _follow(self, source: Source, context: Mapping[str, Any]) -> None:
+        """Read the pipeline whose results are the ``source``, and fill what ``time`` leaves out."""
+        upstream, self._upstream_path = imported("windowmill.windowing.specfile:upstream_of")(source, context)
+        assert isinstance(upstream, Pipeline)
+        self._upstream = upstream
+        if upstream.sink is None:
+            raise ValueError(f"source.pipeline: the pipeline {upstream.pipeline} has no sink, so it publishes nothing; give it one")
+        known = [window.name for window in upstream.windows]
+        chosen = (source.window,) if source.window is not None else source.windows
+        field = "source.windows" if source.windows else "source.window"
+        if not chosen and len(known) > 1:
+            raise ValueError(f"{field}: missing; the pipeline {upstream.pipeline} has the windows {', '.join(known)}: name one or several")
+        for name in chosen:
+            if name not in known:
+                raise ValueError(f"{field}: got {name!r}; the windows of the pipeline {upstream.pipeline} are {', '.join(known)}")
+        time, given = self.time, self.time.model_fields_set if "time" in self.model_fields_set else ()
+        followed = next((name for name in ("disorder", "max_future_skew", "watermark") if name in given), None)
+        if followed is not None:
+            raise ValueError(
+                f"time.{followed}: how far the input is complete follows from what {upstream.pipeline} has published; leave it out"
+            )
+        unit = upstream.time.unit if upstream.time.integer_axis else None
+        if "unit" in given and time.unit != unit:
+            expected = "instants; leave it out" if unit is None else f"numbers of unit {unit}"
+            raise ValueError(f"time.unit: got {time.unit!r}, but the results of the pipeline {upstream.pipeline} have {expected}")
+        column = time.column
+        if column not in RESULT_TIMES:
+            raise ValueError(f"time.column: got {column!r}; expected window_end or window_start, by which results are complete")
+        made = next((index for index, step in enumerate(self.steps) for name in step.makes if name.lower() == column), None)
+        if made is not None:
+            raise ValueError(f"steps.{made}.columns.{column}: the time of results says how far they are complete; give another name")
+        unbounded = next((window for window in self.upstream_windows if column == "window_start" and not window.on_grid), None)
+        if unbounded is not None:
+            raise ValueError(
+                f"time.column: got {column!r}, but a window of {unbounded.name} ({unbounded.type}) may begin at any time before its end: "
+                "results would never be complete; take window_end"
+            )
+        time = time.model_copy()
+        # Not fields that were given: the same pipeline is made of those.
+        time.__dict__ |= {"unit": unit, "max_future_skew": None, "watermark": "data_interval_end"}
+        self.__dict__["time"] = time
+
+    @property
+    def upstream(self) -> Pipeline | None:
+        """The pipeline whose results are the source; null for any other source."""
+        return self._upstream
+
+    @property
+    def upstream_windows(self) -> tuple[Window, ...]:
+        """Those of its windows whose results are the source."""
+        if self._upstream is None or self.source is None:
+            return ()
+        chosen = (self.source.window, *self.source.windows)
+        return tuple(window for window in self._upstream.windows if window.name in chosen or not any(chosen))
 
     def __eq__(self, other: object) -> bool:
         """Equal by the fields: it makes no difference which of them came from the environment."""
@@ -243,6 +324,8 @@ class Pipeline(SpecMapping):
             tables["the sink's checkpoints"] = f"{tables['sink'].rstrip('/')}.windowmill"
         if self.sink and self.sink.current:
             tables = {"sink.current": self.sink.current, **tables}
+        if self._upstream is not None and self._upstream.sink is not None and self._upstream.sink.path:
+            tables[f"the sink of {self._upstream.pipeline}"] = self._upstream.sink.path
         for index, step in enumerate(self.steps):
             place = None if step.lookup is None else step.lookup.path
             own = next((name for name, path in tables.items() if name != "source" and place and within(place, path)), None)
@@ -265,6 +348,8 @@ class Pipeline(SpecMapping):
             paths = {name: text.replace("`", "") for name, text in (self.steps[-1].columns or {}).items()}
             given["keys"] = [paths.get(name, name) for name in self.keys]
             given |= {"steps": given["steps"][:-1]} if "steps" in given else {}
+        if self._upstream is not None:
+            given["source"] |= {"pipeline": self._upstream_path}
         return given
 
     def named_columns(self) -> list[tuple[str, str]]:
@@ -342,6 +427,9 @@ class Pipeline(SpecMapping):
         }
         if self.source and self.source.filter:
             kept["filter"] = self.source.filter
+        if self._upstream is not None:
+            # Neither its place nor its name: which pipeline it is follows from what has been read of it.
+            kept["source"] = {"windows": sorted(window.name for window in self.upstream_windows)}
         return self._with_written_places(kept) if self.steps else kept
 
     def _with_written_places(self, meaning: dict[str, Any]) -> dict[str, Any]:
@@ -427,8 +515,11 @@ class Pipeline(SpecMapping):
         """The pipeline with the meaning of an earlier :meth:`shown_meaning`, whose variables have the values of now."""
         meaning = self.filled(dict(written))
         wanted = {"filter": meaning.pop("filter", None)}
+        meaning.pop("source", None)
         source = None if self.source is None else self.source.model_copy(update=wanted)
-        return Pipeline.model_validate({"pipeline": self.pipeline, **meaning}).model_copy(update={"source": source})
+        meant = Pipeline.model_validate({"pipeline": self.pipeline, **meaning}).model_copy(update={"source": source})
+        meant._upstream, meant._upstream_path = self._upstream, self._upstream_path  # noqa: SLF001 - its own class
+        return meant
 
     def filled(self, value: Any) -> Any:
         """``value`` with those of the variables in the place of their names."""

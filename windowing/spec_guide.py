@@ -36,7 +36,10 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         ),
         "dedup": ("Rows behind the last step that are left out: all but the first with equal values.", {"by": ["event_id"]}),
         "keys": ("Columns by which events are grouped, or fields of structs (`user.id`); none: one global group.", ["origin", "carrier"]),
-        "time": ("The time axis, and how long rows are waited for.", {"column": "departed_at", "disorder": "30 minutes"}),
+        "time": (
+            "The time axis, and how long rows are waited for; needed unless the source is another pipeline.",
+            {"column": "departed_at", "disorder": "30 minutes"},
+        ),
         "windows": ("The windows, each with a name.", [{"name": "hourly", "type": "tumbling", "size": "1 hour"}]),
         "aggregates": ("Columns of the result -> the aggregate; see the page of aggregates.", {"mean_delay": {"mean": "delay"}}),
         "emit": ("`final`: each row once, when its window is complete; `revise`: earlier, and again for late rows.", "revise"),
@@ -59,6 +62,12 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
         "apply": ("Whether a run carries out a changed spec itself where it only adds windows or aggregates (`auto`).", "auto"),
     },
     "Source": {
+        "pipeline": (
+            "File of another pipeline's spec, from the folder of this one, whose results are the rows; with `window` or `windows` only.",
+            "minutes.yaml",
+        ),
+        "window": ("Window of the other pipeline whose results are the rows; it may be left out where there is only one.", "minute"),
+        "windows": ("Several windows of the other pipeline, in place of `window`.", ["minute", "five_minutes"]),
         "path": _PATH,
         "storage_options": _STORAGE,
         "table": _TABLE,
@@ -119,7 +128,10 @@ GUIDE: Mapping[str, Mapping[str, tuple[str, Any]]] = {
     },
     "Table": {"path": _PATH, "storage_options": _STORAGE, "table": _TABLE},
     "Time": {
-        "column": ("The column that says when an event happened: timestamp, date, text that reads as one, or integer.", "departed_at"),
+        "column": (
+            "The column that says when an event happened: timestamp, date, text or integer; of results `window_end` or `window_start`.",
+            "departed_at",
+        ),
         "end": ("Column of an event's end, if events last from `column` until then.", "arrived_at"),
         "unit": ("What an integer column counts since 1970; `none`: an axis that is no time.", "ms"),
         "axis": ("Numbers of `unit` are instants; unless given, they are where a length of the spec has a unit of time.", "instants"),

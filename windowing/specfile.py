@@ -22,10 +22,10 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.fields import VARIABLE
+from windowmill.windowing.fields import VARIABLE, Source
 from windowmill.windowing.paths import MAX_BYTES, read_small
 from windowmill.windowing.redaction import as_written, holds_credentials, holds_secret, names_secret, redacted
-from windowmill.windowing.spec import FIELDS_OF_VARIABLES, VARIABLES, Pipeline
+from windowmill.windowing.spec import FIELDS_OF_VARIABLES, FOLDER, READERS, READING, RESULT_TIMES, VARIABLES, Pipeline
 from windowmill.windowing.windows.base import TYPES
 
 #: Fields within fields; a spec has six levels.
@@ -48,6 +48,8 @@ _FIELD = re.compile(r"([a-z_]+(?:\.\w+)*): (.*)", re.DOTALL)
 _NO_SECRET = re.compile(r"://(?:[^/@:\s]*:)?@")
 _TABLES = ("source", "sink", "checkpoints")
 _PATHS = {(table, "path") for table in _TABLES}
+#: A field that a spec does not have.
+_ABSENT = object()
 _Path = tuple[str | int, ...]
 
 
@@ -181,8 +183,13 @@ class ReadSpec:
         return f"{_where(self.name, steps, self.lines)}: {as_written(message, self.secret)}"
 
 
-def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | None = None, *, opens_tables: bool = True) -> ReadSpec:
-    """As :func:`load_pipeline`, with line numbers and variables for messages about the spec."""
+def read_spec(
+    path: str | os.PathLike[str], environment: Mapping[str, str] | None = None, *, opens_tables: bool = True, readers: Sequence[str] = ()
+) -> ReadSpec:
+    """As :func:`load_pipeline`, with line numbers and variables for messages about the spec.
+
+    ``readers``: the files of specs whose sources lead to this one.
+    """
     try:
         raw = read_small(path)
     except (OSError, ValueError) as err:
@@ -205,7 +212,24 @@ def read_spec(path: str | os.PathLike[str], environment: Mapping[str, str] | Non
         raise SpecError(
             f"{path}:{line}: not readable as YAML: the character U+{ord(text[err.position]):04X} is not allowed; take it out"
         ) from err
-    return _read(value, str(path), environment, _lines(node), opens_tables)
+    return _read(value, str(path), environment, _lines(node), opens_tables, (*readers, os.path.realpath(path)))
+
+
+def upstream_of(source: Source, context: Mapping[str, Any]) -> tuple[Pipeline, str]:
+    """The pipeline whose results are the ``source``, and the absolute path of its spec; ``context`` is that of the validation.
+
+    Raises ``SpecError`` if it cannot be read, or its own source leads to the spec that names it.
+    """
+    path = os.path.abspath(Path(context.get(FOLDER, "."), str(source.pipeline)))  # noqa: PTH100 - Path.resolve would follow links
+    readers: Sequence[str] = context.get(READERS, ())
+    there = os.path.realpath(path)
+    if there in readers:
+        circle = " → ".join(Path(name).name for name in (*readers[readers.index(there) :], there))
+        raise SpecError(f"source.pipeline: got {source.pipeline!r}, by which a pipeline would read its own results: {circle}")
+    try:
+        return read_spec(path, readers=readers, **context.get(READING, {})).pipeline, path
+    except SpecError as err:
+        raise SpecError(f"source.pipeline: {str(err).splitlines()[0]}") from err
 
 
 def parse_pipeline(value: object, *, environment: Mapping[str, str] | None = None, opens_tables: bool = True) -> Pipeline:
@@ -214,7 +238,14 @@ def parse_pipeline(value: object, *, environment: Mapping[str, str] | None = Non
     return _read(value, "pipeline", environment, {}, opens_tables).pipeline
 
 
-def _read(value: object, name: str, environment: Mapping[str, str] | None, lines: Mapping[_Path, int], opens_tables: bool) -> ReadSpec:
+def _read(
+    value: object,
+    name: str,
+    environment: Mapping[str, str] | None,
+    lines: Mapping[_Path, int],
+    opens_tables: bool,
+    readers: Sequence[str] = (),
+) -> ReadSpec:
     if not isinstance(value, Mapping):
         raise SpecError(
             f"{name}: holds {'nothing' if value is None else type(value).__name__}; expected fields such as pipeline:, source:, windows: "
@@ -224,18 +255,24 @@ def _read(value: object, name: str, environment: Mapping[str, str] | None, lines
     filled = filling.fill(value, ())
     for table in _TABLES:
         filling.look_for_credentials(value.get(table), (table,))
+    if isinstance(source := filled.get("source"), Mapping) and "pipeline" in source and isinstance(filled.get("time"), Mapping):
+        filled["time"] = {"column": RESULT_TIMES[0], **filled["time"]}
     entries = filled.get("expectations")
     if isinstance(entries, list) and any(map(_names_suite, entries)):
         filled, value, lines = _with_suites(filled, value, lines, filling)
     if filling.problems:
         raise SpecError(_joined(filling.problems))
     try:
-        pipeline = Pipeline.model_validate(filled, context={VARIABLES: filling.filled, FIELDS_OF_VARIABLES: filling.fields})
+        reading = {"environment": environment, "opens_tables": opens_tables}
+        context = {FOLDER: filling.folder, READERS: readers, READING: reading}
+        pipeline = Pipeline.model_validate(filled, context=context | {VARIABLES: filling.filled, FIELDS_OF_VARIABLES: filling.fields})
     except ValidationError as err:
         errors = err.errors(include_url=False)
         # pydantic also reports a list whose items failed as too short; only the items' own errors help.
         failed = {location[:end] for location in (e["loc"] for e in errors) for end in range(len(location))}
         errors = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in failed) and not _of_other_member(e)]
+        # Whether a spec needs time depends on its source, whose own error is among them.
+        errors = [e for e in errors if e["type"] != "default_factory_not_called"]
         described = (_describe(error, name, lines, value) for error in errors[: _MAX_PROBLEMS + 1])
         raise SpecError(_joined([as_written(line, filling.secret) for line in described])) from None
     return ReadSpec(pipeline, name, lines, filling.secret, filling.hidden)
@@ -321,7 +358,7 @@ class _Filling:
             if mark[1] is None:
                 self.refuse(path, f"got {mark[0]!r}; expected the name of an environment variable, as in ${{NAME}} ($${{ is the text ${{)")
             elif mark[1] not in self.environment:
-                if not self.opens_tables and path[0] in _TABLES and path[-1] != "filter":
+                if not self.opens_tables and path[0] in _TABLES and path[-1] not in ("filter", "pipeline"):
                     return mark[1]  # in place of the value, so that the field's form can be checked
                 if mark[1] not in self.missing:  # one problem, however many fields name it
                     self.refuse(path, f"the environment variable {mark[1]} is not set; export {mark[1]}=…, then run again")
@@ -403,7 +440,7 @@ def _describe(error: Any, name: str, lines: Mapping[_Path, int], written: Any) -
         known = _fields_at(error["loc"])
         near = difflib.get_close_matches(str(path[-1]), known, 1)
         return f"{where}: unknown field; " + (f"did you mean {near[0]!r}?" if near else f"known here are {', '.join(known)}")
-    if kind == "missing":
+    if kind == "missing" or (kind == "model_type" and _at(written, path, _ABSENT) is _ABSENT):
         return f"{where}: missing; add this field"
     if kind == "string_pattern_mismatch":
         return f"{where}: got {shown(error['input'] if '[key]' in error['loc'] else value)}; expected text matching {context['pattern']}"

@@ -1,10 +1,10 @@
-"""The steps of a batch after it is computed: summarizes what it quarantined, validates its results, compacts its tables.
-
-:func:`forget` finishes a purge once the tables no longer contain its keys: it removes savepoints, pages and records that name them. It may
-be repeated: as long as the file with the keys exists, which is deleted last, the purge has not been finished.
+"""The steps of a batch after it is computed: summarizes what it quarantined, validates its results, compacts its tables, forgets keys.
 
 Quarantined rows are summarized from their table's files alone, a part at a time, so cost and memory do not depend on which engine judged
 them.
+
+A purge is finished once the tables do not contain its keys any more: savepoints, pages and records that name them are removed. That may be
+repeated: as long as the file with the keys exists, which is deleted last, it has not been done.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ class PastBatches:
 
 def _time_of(plan: Plan) -> int:
     """The time for which a run was made: the end of its data interval, or when it was planned."""
-    return plan.now_us if plan.interval_end is None else plan.interval_end
+    return plan.now_us if plan.interval_end is None or plan.upstream else plan.interval_end
 
 
 def _tuples(table: pa.Table) -> Iterator[tuple[Any, ...]]:

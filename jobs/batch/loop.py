@@ -32,6 +32,7 @@ from windowmill.jobs.spark import launch
 from windowmill.jobs.spec_checks import not_run, refuse_first, rule_problems
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import LocalComputeError, OutOfTurnError, ServerGoneError, UnsupportedError
+from windowmill.windowing.registry import imported
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -63,6 +64,11 @@ class Turn:
         self.runnable, self.pipeline, self.ledger, self.progress = runnable, runnable.pipeline, ledger, progress
         self.done = [] if done is None else done
         self._source: SourceTable | None = None
+
+    def catch_up(self) -> None:
+        """Bring the input of a pipeline over another one's results up to date, unless a batch is held: its plan has pinned the input."""
+        if self.ledger.held_batch is None:
+            imported("windowmill.jobs.sources.chains:sync")(self.runnable, self.ledger, self.progress.step)
 
     def reads(self, source: SourceTable, reading: Reading) -> None:
         """Planning calls this with what the batch will read: starts Spark early if the batch is sure to use it."""
@@ -204,11 +210,15 @@ def run(
     Raises ``HeldError`` if a critical expectation failed; nothing of that batch is published.
     """
     with leased(pipeline, progress, changes=accepted.changes) as turn:
-        done = turn.done
+        done, chained = turn.done, turn.runnable.source.pipeline is not None
+        if chained:
+            turn.catch_up()
         if ruling or turn.ledger.held_batch:
             if ruling:
                 _check_held(turn, ruling, held)
             done.append(turn.rule(ruling, accepted, by))
+            if chained and not ruling:
+                turn.catch_up()
         elif (applied := _changed(turn)) is not None:
             done.append(applied)
         while not ruling and (max_batches is None or len(done) < max_batches):
@@ -239,6 +249,8 @@ def backfill(
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         if turn.done and turn.done[0].plan.range == (begin, end):
             return turn.done[0]
+        if turn.runnable.source.pipeline is not None:
+            turn.catch_up()
         plan = planning.next_backfill(
             turn.runnable,
             turn.ledger,
@@ -277,6 +289,8 @@ def restate(
     """
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         runnable, ledger, done = turn.runnable, turn.ledger, turn.done
+        if runnable.source.pipeline is not None:
+            turn.catch_up()
         if changed is None and ends == (None, None) and not late and not files and lookup is None:
             through = planning.last_change(runnable, ledger)
             while through is not None and ledger.last_commit is not None and ledger.last_commit.to_version < through:
@@ -332,6 +346,8 @@ def apply(
         ledger, done = turn.ledger, turn.done
         if done and done[0].plan.changes_spec and pipeline.means(done[0].plan.definition, done[0].plan.meaning):
             return done[0]
+        if turn.runnable.source.pipeline is not None:
+            turn.catch_up()
         found = next_apply(
             turn.runnable, ledger, history=history, recompute=recompute, accept_changes=accept_changes, on_reading=turn.reads
         )

@@ -18,7 +18,7 @@ from windowmill.checkpoints.delta_tables import check_appendable, check_writable
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import own_tables, refuse_committed, verify, verify_table_versions
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.stores import forbidden_folder, located
+from windowmill.checkpoints.stores import forbidden_folder, is_table, located
 from windowmill.expectations.suites import needs_spark, rules, type_problems
 from windowmill.jobs import user_code
 from windowmill.jobs.batch.engine import compute_of, tries_this_process
@@ -34,6 +34,7 @@ from windowmill.jobs.sources.reading import (
     VersionRange,
     backfill_versions,
     check_readable,
+    moves_on,
     next_change,
     next_versions,
     refuse_purged,
@@ -51,7 +52,6 @@ from windowmill.windowing.errors import (
     UnsupportedError,
     WindowmillError,
 )
-from windowmill.windowing.grids import Grids
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import LatenessRule
 
@@ -93,9 +93,12 @@ def next_run(
     pipeline = runnable.pipeline
     check_owner(pipeline, ledger)
     ledger.check_meaning(pipeline)
+    chained = runnable.source.pipeline is not None
+    if chained and not is_table(runnable.places.input) and not ledger.count:
+        return None  # the other pipeline has published nothing yet
     source, last = source_of(runnable, ledger), ledger.last_commit
     after = last.plan.to_version if last else -1
-    asserted = asserted_through(pipeline, interval_end)
+    asserted = source.complete if chained else asserted_through(pipeline, interval_end)
     lags = lags_behind(pipeline, last)
     if source.version <= after and not lags and not moves_on(pipeline, ledger, asserted):
         verify_table_versions(ledger, own_tables(runnable))
@@ -106,6 +109,11 @@ def next_run(
         through = change[0] - 1
         if not any(version.added for version in source.versions(after, through)):
             last_corrected = change[1]
+            if chained:
+                ends = (_left_through(pipeline, last), None)
+                return next_restatement(
+                    runnable, ledger, changed=(change[0], last_corrected), ends=ends, through=last_corrected, accepted=accepted
+                )
             if isinstance(source, DeltaSource):
                 from windowmill.jobs.batch.restating import last_redelivery  # imports numba
 
@@ -283,7 +291,25 @@ def pinned(pipeline: Pipeline, ledger: Ledger, source: SourceTable, versions: Ve
         "modules": user_code.module_digests(pipeline),
         "tzdata": user_code.tzdata_version() if zones else None,
         "zones": zones,
-    } | ({"lookups": _lookups().pins_with_types(pipeline, source.schema_json)} if pipeline.steps and pipeline.lookups else {})
+        **({"lookups": _lookups().pins_with_types(pipeline, source.schema_json)} if pipeline.steps and pipeline.lookups else {}),
+        **(_upstream(last, source, versions) if pipeline.source is not None and pipeline.source.pipeline is not None else {}),
+    }
+
+
+def _upstream(last: Batch | None, source: SourceTable, versions: VersionRange) -> dict[str, Any]:
+    """The field of :class:`Plan` that names the pipeline whose results are the source, and its batches."""
+    before = -1 if last is None else last.plan.upstream.get("batches", [-1, -1])[1]
+    return {"upstream": source.covered(versions.after, versions.through, before)}
+
+
+def _left_through(pipeline: Pipeline, last: Batch) -> int | None:
+    """The instant through which published windows stay as they are when the other pipeline corrects its results; null for none.
+
+    Windows with policies are numbered: all that differ are revised, as later ones are numbered behind them.
+    """
+    if any(window.follows_policies for window in pipeline.windows):
+        return None
+    return last.outcome.emitted
 
 
 def _lookups() -> Any:
@@ -384,6 +410,12 @@ def last_change(runnable: Runnable, ledger: Ledger) -> int | None:
     if last is None:
         raise _never_ran(runnable)
     return next((version.version for version in reversed(list(source.versions(last.to_version, source.version))) if version.changes), None)
+
+
+def has_unread_rows(runnable: Runnable, ledger: Ledger) -> bool:
+    """Whether versions of the source may have rows that no batch has read."""
+    last = ledger.last_commit
+    return last is None or source_of(runnable, ledger).version > last.to_version
 
 
 def reads_before_change(runnable: Runnable, ledger: Ledger, source: SourceTable | None = None) -> bool:
@@ -490,26 +522,3 @@ def lags_behind(pipeline: Pipeline, last: Batch | None) -> bool:
             return True
         watermark = before
     return emitted is None or emitted < rule.closed(watermark)
-
-
-def moves_on(pipeline: Pipeline, ledger: Ledger, asserted: int | None) -> bool:
-    """Whether a run without new rows would still complete windows, because a later data interval advances the watermark."""
-    last = ledger.last_commit
-    if asserted is None or last is None or last.outcome is None:
-        return False
-    emitted, rule = last.outcome.emitted, LatenessRule.of(pipeline)
-    if emitted is None:
-        return True
-    # Revised rows first appear when the watermark passes a window's end, final rows when the window is closed.
-    shown = (emitted, rule.closed(asserted))
-    if rule.revises:
-        reached = rule.watermark_of(emitted) if last.outcome.watermark is None else last.outcome.watermark
-        shown = (reached if last.outcome.shown is None else last.outcome.shown, max(reached, asserted))
-    try:
-        grids = Grids.of(pipeline)
-    except UnsupportedError:
-        grids = None
-    # Windows that are not on a grid may end at any instant.
-    if grids is None or any(window.joins_by_gap for window in pipeline.windows):
-        return shown[0] < shown[1]
-    return any(grid.count_ends(*shown) for grid in grids.grids)

@@ -148,6 +148,8 @@ def _plan_answer(runnable: Runnable, ledger: Ledger, found: Application, spec: s
         "seconds_most": seconds_most,
         "tasks": _tasks(runnable, found, batches),
     }
+    if plan.upstream:
+        data["upstream"] = plan.upstream
     summary, does_it = _summary(found), f"`windowmill apply {spec}` does it"
     data["summary"] = f"{summary}; {does_it}"
     return Answer(data, Group(_tree(data, found), Text(f"{terminal.wrapped(summary)};\n{does_it}", style="bold")))

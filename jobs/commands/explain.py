@@ -67,6 +67,9 @@ def explanation_of(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     notes["steps"] = "\n".join(as_written(step.describe()) for step in pipeline.row_steps) or None
     notes["lookups"] = "\n".join(map(_change_of, pipeline.lookups)) or None
     notes["dedup"] = _remembered(pipeline) if pipeline.dedup is not None else None
+    if pipeline.upstream is not None:
+        data["chain"] = [as_written(level) for level in _levels(pipeline)]
+        notes["chain"] = "\n".join(data["chain"])
     notes["conditions"] = "\n".join(f"{where}: {why}" for where, why in outside.items()) or None
     if pipeline.sink is not None and pipeline.sink.current is not None:
         data["current"] = redacted(as_written(pipeline.sink.current))
@@ -74,6 +77,17 @@ def explanation_of(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     page = _first_page(found, lines, [as_written(key) for key in pipeline.keys], notes)
     more = _details(found) if verbose else [Text(_MORE, style="dim")]
     return Answer(data, Group(*page, *more))
+
+
+def _levels(pipeline: Pipeline) -> Iterator[str]:
+    """A line for each pipeline through which results reach this one, the first one first."""
+    windows = ", ".join(window.name for window in pipeline.windows)
+    if pipeline.upstream is None:
+        yield f"{pipeline.pipeline}: {windows} of {pipeline.source.place if pipeline.source else 'no source'}"
+        return
+    yield from _levels(pipeline.upstream)
+    read = ", ".join(window.name for window in pipeline.upstream_windows)
+    yield f"→ {pipeline.pipeline}: {windows} of {read} of {pipeline.upstream.pipeline}"
 
 
 def _change_of(lookup: Lookup) -> str:

@@ -26,7 +26,7 @@ from windowmill.jobs.batch import maintenance_batches as savepoints
 from windowmill.jobs.batch.finishing import forget
 from windowmill.jobs.batch.loop import LEASE_WAIT_SECONDS, Turn
 from windowmill.jobs.batch.maintenance_batches import fold_revisions, keep_periodic
-from windowmill.jobs.batch.planning import Acceptance, check_owner
+from windowmill.jobs.batch.planning import Acceptance, check_owner, has_unread_rows
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.commands.summaries import bound, new_progress, titled
 from windowmill.jobs.commands.terminal import AcceptChanges, AcceptCode, Answer, AsJson, Spec, duration_of, in_bytes, load_pipeline, show
@@ -88,10 +88,13 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
             "quality": places.quality,
             "source files": places.source_files,
         }
+        if runnable.source.pipeline is not None and is_table(places.input) and not has_unread_rows(runnable, ledger):
+            # A file of an unread version must not be removed.
+            tables["input"] = places.input
         # Files of current rows are small, so that a change of few rows rewrites few others.
         compacting: dict[str, Callable[[str], int]] = {"state": partial(_compact_state, pipeline=stored, ledger=ledger)}
         # Batches merge files of remembered rows, in the order in which they are searched.
-        compacting |= {"current": _leave, "seen": _leave}
+        compacting |= {"current": _leave, "seen": _leave, "input": _compact_input}
         if runnable.current_path is not None:
             tables["current"] = runnable.current_path
         for name, path in tables.items():
@@ -165,6 +168,12 @@ def _compact(path: str) -> int:
     return 0
 
 
+def _compact_input(path: str) -> int:
+    """Compact to files that are small, as a correction rewrites those with rows of its windows."""
+    table_at(path).optimize.compact(target_size=delta_tables.MERGED_BYTES)
+    return 0
+
+
 def _leave(_: str) -> int:
     return 0
 
@@ -177,13 +186,14 @@ def _tidy(name: str, path: str, compact: Callable[[str], int], kept: Collection[
     before = len(table_at(path).file_uris())
     rows = compact(path)
     removed = delta_tables.vacuum(path, kept, 0 if now else delta_tables.RETENTION_HOURS)
-    _shorten(path, now=now)
+    _shorten(name, path, now=now)
     left = len(delta_tables.old_files(path, kept)) if now else 0
     return TableMaintenance(name, rows, before, len(table_at(path).file_uris()), removed, left)
 
 
-def _shorten(path: str, *, now: bool) -> None:
-    if now:
+def _shorten(name: str, path: str, *, now: bool) -> None:
+    # Runs read the log of the input from the version on that they have read.
+    if now and name != "input":
         delta_tables.forget_log(path)
     else:
         delta_tables.shorten_log(path)
@@ -196,7 +206,7 @@ def _tidy_ledger(path: str, *, now: bool) -> TableMaintenance:
     records.merge()
     removed = records.vacuum(0) if now else records.vacuum()
     removed += ledger.prune_manifests(path, 0 if now else delta_tables.RETENTION_HOURS)
-    _shorten(path, now=now)
+    _shorten("ledger", path, now=now)
     return TableMaintenance("ledger", 0, before, len(table_at(path).file_uris()), removed)
 
 

@@ -34,6 +34,7 @@ from windowmill.jobs.runnables import runnable_of
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import HeldError, TableUnlocatedError, WindowmillError
 from windowmill.windowing.redaction import redacted
+from windowmill.windowing.registry import imported
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
@@ -63,6 +64,8 @@ def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str |
         seconds = {"seconds": round(sum(outcome.timings.values()), 3), "timings": outcome.timings}
         facts = {"batch": batch.plan.batch, "action": batch.plan.action, "verdict": outcome.verdict, **counts.shown()}
         facts |= {"windows": counts.rows_of_windows(), "window_end_min": bound(first, instants), "window_end_max": bound(end, instants)}
+        if batch.plan.upstream:
+            facts["upstream"] = batch.plan.upstream
         batches.append(facts | {"compute": outcome.compute} | seconds)
     data = {"pipeline": pipeline.pipeline, "status": status or ("committed" if done else "nothing new"), "batches": batches}
     if not done:
@@ -112,6 +115,7 @@ def status_of(pipeline: Pipeline) -> Answer:
         "source_version": last.to_version if last else None,
         "versions_waiting": waiting.n,
         "versions_changing": [{"version": version.version, "operation": version.operation} for version in changing],
+        **({} if pipeline.upstream is None else {"upstream": _upstream_of(pipeline, pipeline.upstream)}),
         "next_run_error": None if error is None else as_written(str(error)),
         "next_run_exit_code": None if error is None else error.exit_code,
         "compute": last.outcome.compute if last else None,
@@ -142,6 +146,8 @@ def status_of(pipeline: Pipeline) -> Answer:
         "next_run_error": "next run",
     }
     shown = data | {"compute": engine.describe(last.outcome.compute) if last else None}
+    if "upstream" in data:
+        shown["upstream"] = _read_of(data["upstream"])
     if changing:
         shown["versions_waiting"] = f"{waiting.n:,}, of which {_describe(changing)}"
     if error is not None:
@@ -163,6 +169,19 @@ def status_of(pipeline: Pipeline) -> Answer:
             next_ = _WHAT_NEXT.format(*rulings(ledger, held.plan))
             table.add_row("held by", Group(*_told(held_by), next_))
     return Answer(data, table)
+
+
+def _upstream_of(pipeline: Pipeline, upstream: Pipeline) -> dict[str, Any]:
+    """The pipeline whose results are the source: its last batch that has been read, null for none, and how many published ones are not."""
+    read: int = imported("windowmill.jobs.sources.chains:read_through")(pipeline)
+    unread: int = imported("windowmill.jobs.sources.chains:unread_batches")(pipeline)
+    return {"pipeline": upstream.pipeline, "read_through": None if read < 0 else read, "unread": unread}
+
+
+def _read_of(upstream: Any) -> str:
+    read, unread = upstream["read_through"], upstream["unread"]
+    through = "nothing read yet" if read is None else f"read through batch {read}"
+    return f"{upstream['pipeline']}: {through}, {unread:,} published {'batch' if unread == 1 else 'batches'} unread"
 
 
 def _held_by(held: Batch, quality: str) -> list[dict[str, Any]]:
@@ -204,6 +223,7 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
             "verdict": batch.verdict,
             "from_version": batch.from_version,
             "to_version": batch.to_version,
+            **({"upstream": batch.plan.upstream} if batch.plan.upstream else {}),
             **batch.counts.shown(),
             "emitted": _text(batch.emitted),
             "ruled_by": batch.ruled_by,

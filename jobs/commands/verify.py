@@ -50,7 +50,11 @@ def verification_of(
     if current is not None:
         examples = [{name: _plain(value) for name, value in pair.items()} for pair in current.examples]
         data["current"] = {"path": current.path, "differing": current.differing, "examples": examples}
-    return Answer(data, Group(*_lines(found, pipeline))), not differing and not (current is not None and current.differing)
+    own = found.input
+    if own is not None:
+        data["input"] = {"pipeline": own.upstream, "batch": own.batch, "differing": own.differing, "not_compared": own.why_not}
+    agrees = not differing and not (current is not None and current.differing) and not (own is not None and own.differing)
+    return Answer(data, Group(*_lines(found, pipeline))), agrees
 
 
 def _lines(found: Verification, pipeline: Pipeline) -> Iterator[str | Text]:
@@ -80,6 +84,14 @@ def _lines(found: Verification, pipeline: Pipeline) -> Iterator[str | Text]:
         yield (
             f"{found.current.path} has another row than the sink of {found.current.differing:,} keys and windows, such as {first}: remove "
             "its folder, and `windowmill run` makes it again"
+        )
+    own = found.input
+    if own is not None and own.why_not is not None:
+        yield f"{own.path}: not compared with {own.upstream}: {own.why_not}"
+    elif own is not None and own.differing:
+        yield (
+            f"{own.path} has other rows than {own.upstream} shows through batch {own.batch}, of {own.differing:,} windows; others have "
+            "changed it: give the pipeline a new sink and backfill it there"
         )
     if found.missed:
         yield f"late rows are left out of the windows that were closed when they came: {missed_windows(found.missed)}"

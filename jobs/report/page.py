@@ -192,7 +192,7 @@ def _watermark(pipeline: Pipeline, last: Batch | None) -> datetime | int | None:
         return None
     if pipeline.time.watermark == "data_interval_end":
         asserted = last.plan.interval_end
-        return None if asserted is None else instant(asserted)
+        return asserted if asserted is None or last.integer_axis else instant(asserted)
     if last.outcome.seen is None:
         return None
     watermark = LatenessRule.of(pipeline).watermark(last.outcome.seen)

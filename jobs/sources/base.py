@@ -16,7 +16,7 @@ from windowmill.checkpoints.places import Places
 from windowmill.jobs.sources.options import FOLDER_OPTIONS, KAFKA_OPTIONS, common_problems, folder_problems, kafka_problems
 from windowmill.jobs.sources.unusable_rows import ExpectedColumns
 from windowmill.windowing.errors import SourceError, UnsupportedError
-from windowmill.windowing.fields import DELTA_OPTIONS, Source
+from windowmill.windowing.fields import DELTA_OPTIONS, PUBLISHED, Source
 from windowmill.windowing.registry import Registry, resolve
 from windowmill.windowing.spec import Pipeline
 
@@ -171,6 +171,8 @@ class SourceTable(ABC):
         Columns of instants that are days in all files from which columns were found.
     reader
         The pipeline whose steps its rows go through; null if they go through none.
+    complete
+        The least time that rows of later versions have, if the source knows; else null.
     """
 
     path: str
@@ -183,6 +185,7 @@ class SourceTable(ABC):
     expected: ExpectedColumns = field(default_factory=ExpectedColumns, repr=False, compare=False)
     days: frozenset[str] = field(default=frozenset(), repr=False, compare=False, kw_only=True)
     reader: Pipeline | None = field(default=None, repr=False, compare=False, kw_only=True)
+    complete: int | None = field(default=None, repr=False, compare=False, kw_only=True)
     #: What a file of it is called, for messages.
     unit: ClassVar[str] = "file"
     #: Whether the rows that a version changed can be found, so that ``windowmill restate`` takes them up.
@@ -237,6 +240,10 @@ class SourceTable(ABC):
 
     def remember(self, through: int) -> None:  # noqa: B027 - for kinds that number their versions themselves
         """Make sure that each version up to ``through`` is the same at all later openings; called before a batch that reads them."""
+
+    def covered(self, after: int, through: int, before: int) -> dict[str, Any]:  # noqa: ARG002 - for kinds that are another pipeline
+        """The other pipeline, and which of its batches the versions (``after``, ``through``] hold; ``before`` is the last one covered."""
+        return {}
 
     def when_missing(self) -> str:
         """What to do about a file that :meth:`missing` gives, for messages."""
@@ -352,7 +359,16 @@ _DELTA = SourceKind(
     caveat="versions count in the order of the log, and rows of one version are ordered by time and time.tie_break only; runs need the log "
     "and files of versions that they have not read yet, and backfills read the table as it is now",
 )
-KINDS: Registry[SourceKind] = Registry("source kind", {"delta": _DELTA, **_FOLDERS, "kafka": _KAFKA})
+_PUBLISHED = SourceKind(
+    PUBLISHED,
+    "windowmill.jobs.sources.chains:open_input",
+    records=True,
+    probe_options=(),
+    common=(),
+    is_located=False,
+    caveat="the newest revision of each window counts; what the other pipeline corrects later is restated",
+)
+KINDS: Registry[SourceKind] = Registry("source kind", {"delta": _DELTA, **_FOLDERS, "kafka": _KAFKA, PUBLISHED: _PUBLISHED})
 
 
 def caveat_of(settings: Source | None) -> str | None:
@@ -365,8 +381,8 @@ def caveat_of(settings: Source | None) -> str | None:
 
 def kind_problems(settings: Source) -> Iterator[tuple[str, str]]:
     """Problems with the kind of a source and its options, as pairs (path of the field, problem and remedy)."""
-    if settings.format not in KINDS:
-        others = ", ".join(KINDS)
+    if settings.format not in KINDS or (settings.format == PUBLISHED and settings.pipeline is None):
+        others = ", ".join(name for name in KINDS if name != PUBLISHED)
         yield "source.format", f"got {settings.format!r}; runs read Delta tables, write the data to one first, or name one of {others}"
         return
     kind = KINDS[settings.format]
@@ -423,6 +439,9 @@ def open_source(pipeline: Pipeline, probed: Any = None) -> SourceTable:
         raise UnsupportedError(f"pipeline {pipeline.pipeline}: {where}: {problem}")
     kind = KINDS[settings.format]
     reader = pipeline if pipeline.steps else None
+    if settings.pipeline is not None:
+        published: SourceTable = resolve(kind.open)(pipeline)
+        return replace(published, reader=reader)
     if not kind.records:
         found: SourceTable = resolve(kind.open)(settings) if probed is None else probed
         return found if reader is None else replace(found, reader=reader)  # all values of a Delta table fit their columns

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from windowmill.jobs.spark.access import DataFrame, SparkSession
     from windowmill.windowing.fields import Source, Time
 
+#: Key in a commit's information by which a version changes rows although it removes no file.
+CORRECTION = "windowmillCorrection"
 #: Delta cuts instants to milliseconds.
 CUT_US = 999
 #: Row counts in a commit's operation metrics, as named by Delta for Spark and by delta-rs.
@@ -170,7 +172,8 @@ class DeltaSource(SourceTable):
             removes = [action["remove"] for action in actions if "remove" in action and action["remove"].get("dataChange", True)]
             operation = commit.get("operation", "?")
             # A RESTORE may add files back and remove none; their rows have been read before.
-            changes = bool(removes) or any(add.get("deletionVector") for add in adds) or (operation == "RESTORE" and bool(adds))
+            comes_again = bool(adds) and (operation == "RESTORE" or CORRECTION in commit)
+            changes = bool(removes) or any(add.get("deletionVector") for add in adds) or comes_again
             added = tuple(_file(add, version) for add in adds)
             yield LoggedVersion(version, operation, added, changes, _rows_changed(commit, added) if changes else 0, _pipeline(commit))
 

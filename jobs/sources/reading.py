@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from windowmill.checkpoints.batches import Plan
+from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.jobs.sources.base import AddedFile, LoggedVersion, Reading, SourceTable
 from windowmill.jobs.sources.options import instant_of
@@ -28,6 +29,9 @@ from windowmill.windowing.errors import (
     SpecError,
     UnsupportedError,
 )
+from windowmill.windowing.grids import Grids
+from windowmill.windowing.spec import Pipeline
+from windowmill.windowing.watermark import LatenessRule
 
 Arrival = Literal["log", "event_time"]
 #: What a backfill reads: ``current``, the rows that the table holds now; ``log``, those that earlier batches read; ``counted``, those that
@@ -365,3 +369,26 @@ def _exists(source: SourceTable, version: int) -> bool:
         return source.missing(source.snapshot(version)) is None
     except SourceRangeGoneError:
         return False
+
+
+def moves_on(pipeline: Pipeline, ledger: Ledger, asserted: int | None) -> bool:
+    """Whether a run without new rows would still complete windows, because a later data interval advances the watermark."""
+    last = ledger.last_commit
+    if asserted is None or last is None or last.outcome is None:
+        return False
+    emitted, rule = last.outcome.emitted, LatenessRule.of(pipeline)
+    if emitted is None:
+        return True
+    # Revised rows first appear when the watermark passes a window's end, final rows when the window is closed.
+    shown = (emitted, rule.closed(asserted))
+    if rule.revises:
+        reached = rule.watermark_of(emitted) if last.outcome.watermark is None else last.outcome.watermark
+        shown = (reached if last.outcome.shown is None else last.outcome.shown, max(reached, asserted))
+    try:
+        grids = Grids.of(pipeline)
+    except UnsupportedError:
+        grids = None
+    # Windows that are not on a grid may end at any instant.
+    if grids is None or any(window.joins_by_gap for window in pipeline.windows):
+        return shown[0] < shown[1]
+    return any(grid.count_ends(*shown) for grid in grids.grids)

@@ -12,7 +12,8 @@ from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.protocol import outstanding
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable, open_source, probe_source, shared_identity
-from windowmill.jobs.sources.reading import starting_version
+from windowmill.jobs.sources.chains import UpstreamSink, read_through
+from windowmill.jobs.sources.reading import moves_on, starting_version
 from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, WindowmillError
 from windowmill.windowing.fields import Source
 from windowmill.windowing.spec import Pipeline
@@ -83,6 +84,8 @@ class SourceWatch:
         cannot be read.
         """
         with tables_kept(self._kept):
+            if self.source.pipeline is not None:
+                return self._poll_published()
             source = open_source(self._runnable.pipeline, probed)
             if self._ledger is None:
                 self._ledger = Ledger.open(self._runnable.pipeline)
@@ -100,6 +103,20 @@ class SourceWatch:
                 return unread
             self._without_rows = seen
             return None
+
+    def _poll_published(self) -> UnreadRows | None:
+        """As :meth:`poll`, of a source that is another pipeline, whose batches are the versions; also if the watermark would move on."""
+        pipeline, published = self._runnable.pipeline, UpstreamSink.of(self._runnable.pipeline)
+        ledger = self._ledger = Ledger.open(pipeline)
+        read, is_open = read_through(pipeline), self._is_open(ledger)
+        if published is None:
+            return UnreadRows(-1, read, open=True) if is_open else None
+        unread = UnreadRows(published.batch, read, is_open)
+        if is_open or published.batch != read:
+            return unread
+        source, last = open_source(pipeline), ledger.last_commit
+        waits = last is None or source.version > last.to_version or moves_on(pipeline, ledger, source.complete)
+        return unread if waits else None
 
     def _is_open(self, ledger: Ledger) -> bool:
         newest = ledger.newest

@@ -42,10 +42,11 @@ from windowmill.jobs.batch.window_history import redefined_by
 from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import SourceTable, open_source
+from windowmill.jobs.sources.chains import InputCheck
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
 from windowmill.jobs.sources.lookups import pins_of, versions_since
-from windowmill.jobs.sources.table_rows import queried
+from windowmill.jobs.sources.table_rows import changed_rows, queried
 from windowmill.jobs.sources.unusable_rows import TOO_LATE, EventTimes
 from windowmill.jobs.spark import launch
 from windowmill.jobs.spark.access import DataFrame, SparkSession, access_to, frame_of
@@ -134,6 +135,7 @@ class Verification:
     #: By window name, the number of rows that came too late for a window that holds them; windows leave these out.
     missed: Mapping[str, int] = field(default_factory=dict)
     current: CurrentCheck | None = None  #: Of the table of current rows; null if there is none.
+    input: InputCheck | None = None  #: Of the input table; null for a source that is no other pipeline.
 
 
 def verify(
@@ -156,6 +158,10 @@ def verify(
     if runnable.current_path is not None:
         with progress.step("compare", f"{runnable.current_path} with the rows that the sink shows"):
             current = CurrentCheck.of(runnable, ledger)
+    entered = None
+    if runnable.source.pipeline is not None:
+        with progress.step("compare", f"{runnable.places.input} with the rows that {runnable.source.place} shows"):
+            entered = InputCheck.of(runnable)
     comparison = Comparison()
     chosen, lacking = _of_this_spec(drawn, ledger, comparison)
     plain = Plain(partial(_started, pipeline, progress), runnable, files, time.time_ns() // 1_000)
@@ -163,12 +169,15 @@ def verify(
     # Windows that were read again may count rows that are in quarantine because they came too late.
     late = late or (files.counts_late and TOO_LATE in plain.refused)
     changes = _LookupChanges.of(runnable.pipeline, source, committed, progress) if runnable.pipeline.lookups else None
-    comparing = _Comparing(plain, chosen, lacking, comparison, late, changes, progress)
+    left = _Left.of(runnable.pipeline, source, committed, progress) if runnable.source.pipeline is not None else None
+    comparing = _Comparing(plain, chosen, lacking, comparison, late, changes, left, progress)
     if chosen.rows:
         comparing.run()
     # It is unknown which rows before a restatement still miss windows, so they are left out.
     restated = max((place for place, batch in enumerate(committed, 1) if batch.plan.restates), default=0)
-    found = Verification(newest.number, seed, source.version, comparison, files.changed, late_missed(committed[restated:]), current)
+    found = Verification(
+        newest.number, seed, source.version, comparison, files.changed, late_missed(committed[restated:]), current, entered
+    )
     if chosen.rows:
         _keep(runnable, newest, found, progress.say)
     return found
@@ -264,6 +273,48 @@ def _may_hold(row: PublishedRow, times: Mapping[tuple[Any, ...], Ints]) -> bool:
     return own is not None and bool(np.searchsorted(own, first) < np.searchsorted(own, row.end, side="right"))
 
 
+@dataclass(frozen=True)
+class _Left:
+    """The restatements of corrections by the pipeline that is the source, which have left windows that were final."""
+
+    #: For each the batch, and by key the sorted times of the rows that were corrected; null where they are not known any more.
+    batches: Sequence[tuple[Batch, Mapping[tuple[Any, ...], Ints] | None]]
+    committed: Sequence[Batch]
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, source: SourceTable, committed: Sequence[Batch], progress: Progress) -> _Left | None:
+        """Those among the ``committed`` batches; null for none."""
+        found = [batch for batch in committed if batch.plan.leaves_through is not None]
+        if not found or not isinstance(source, DeltaSource):
+            return None
+        rows, axis = table_rows(pipeline, source, progress), EventTimes(pipeline, None)
+        columns = list(dict.fromkeys([*pipeline.keys, *axis.axis]))
+        times: list[tuple[Batch, Mapping[tuple[Any, ...], Ints] | None]] = []
+        for batch in found:
+            by_key = dict[tuple[Any, ...], list[int]]()
+            try:
+                timed = axis.of(changed_rows(rows, *batch.plan.corrected, columns))
+            except SourceRangeGoneError:
+                times.append((batch, None))
+                continue
+            cells = zip(*(timed.column(key).to_pylist() for key in pipeline.keys), strict=True) if pipeline.keys else repeat(())
+            for key, at in zip(cells, timed.column(TIME).to_pylist(), strict=False):
+                by_key.setdefault(key, []).append(at)
+            times.append((batch, {key: np.array(sorted(own)) for key, own in by_key.items()}))
+        return cls(times, committed)
+
+    def doubt(self, row: PublishedRow) -> str | None:
+        """Why ``row`` may differ: its window was left as it is, and no later batch has computed it again; null if that is not so."""
+        for batch, times in self.batches:
+            through = batch.plan.leaves_through
+            if batch.number <= row.batch or through is None or row.end > through:
+                continue
+            touched = times is None or _may_hold(row, times)
+            if touched and not any(later.number > batch.number and later.plan.recomputes_end(row.end) for later in self.committed):
+                return "their source was corrected once they were final; `windowmill restate --from … --to …` brings them up to date"
+        return None
+
+
 @dataclass
 class _Comparing:
     """The comparison of a sample with the source."""
@@ -274,6 +325,7 @@ class _Comparing:
     comparison: Comparison
     late: bool  #: Whether rows came late and were counted.
     changes: _LookupChanges | None  #: What has changed in tables that are looked up; null for nothing.
+    left: _Left | None  #: Which published windows were left when the pipeline that is the source corrected its results; null for none.
     progress: Progress
 
     def run(self) -> None:
@@ -311,7 +363,7 @@ class _Comparing:
     def _others(self, names: Collection[str]) -> tuple[list[PublishedRow], pa.Table]:
         """The sampled rows that the reference engine recomputes, of windows with these ``names``, and their keys."""
         rows, keys = self._of(names)
-        if self.plain.pipeline.time.watermark != "data_interval_end":
+        if self.plain.pipeline.time.watermark != "data_interval_end" or self.plain.pipeline.upstream is not None:
             return rows, keys
         for row in rows:
             self.comparison.left_out[f"rows of {row.window}", _NO_WATERMARK] += 1
@@ -366,6 +418,7 @@ class _Comparing:
         # Why rows may differ although nothing is wrong.
         doubt = _UNKNOWN_ORDER if self.late and not self.plain.files.order_known else None
         doubt = self.changes.doubt(row) if doubt is None and self.changes is not None else doubt
+        doubt = self.left.doubt(row) if doubt is None and self.left is not None else doubt
         if doubt is None and (copies := self.plain.copies) is not None and _may_hold(row, copies.doubtful):
             doubt = _UNKNOWN_COPIES
         self.comparison.add(row, known, query, method, doubt)

@@ -15,9 +15,10 @@ from airflow.serialization.serialized_objects import DagSerialization
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.dags.backfill import build_backfill_dag
 from windowmill.dags.commands import JobFailedError
-from windowmill.dags.factory import build_dag, sink_asset
+from windowmill.dags.factory import build_dag
 from windowmill.dags.maintenance import build_maintenance_dag
 from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator
+from windowmill.dags.schedules import sink_asset
 from windowmill.windowing.errors import LedgerError, SpecError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline

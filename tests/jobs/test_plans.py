@@ -20,8 +20,9 @@ from windowmill.checkpoints.batches import LastWrite, Plan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import OwnTable
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.batch.planning import Acceptance, moves_on, next_backfill, next_run
+from windowmill.jobs.batch.planning import Acceptance, next_backfill, next_run
 from windowmill.jobs.runnables import runnable_of
+from windowmill.jobs.sources.reading import moves_on
 from windowmill.windowing import errors
 from windowmill.windowing.axis import to_us
 from windowmill.windowing.specfile import parse_pipeline

@@ -227,10 +227,10 @@ TWO = [TENS, TENS | {"name": "z", "size": 20}]
     ("first", "filter_", "says"),
     [
         ({}, None, None),
-        ({"windows": TWO}, None, "has rows of the windows w, z, all of which would count: read a sink"),
+        ({"windows": TWO}, None, "has rows of the windows w, z, all of which would count: name its spec by source.pipeline"),
         ({"windows": TWO}, "window_end > 0", "source.filter, such as \"window = 'w'\""),
         ({"windows": TWO}, "n > 0 and `window` = 'w'", None),
-        ({"emit": "revise"}, None, "has rows of revisions, each of which would count: read a sink"),
+        ({"emit": "revise"}, None, "has rows of revisions, each of which would count: name its spec by source.pipeline"),
         ({"emit": "revise"}, "window = 'w'", "revisions"),
     ],
 )
@@ -260,4 +260,4 @@ def test_a_sink_that_a_restatement_has_revised_is_no_source_any_more(tmp_path, c
     assert cli.main(["run", upper]) == 0
     capsys.readouterr()
     assert cli.main(["run", lower]) == 2
-    assert "has rows of revisions, each of which would count: read a sink" in capsys.readouterr().err
+    assert "has rows of revisions, each of which would count: name its spec by source.pipeline" in capsys.readouterr().err

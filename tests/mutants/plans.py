@@ -152,7 +152,7 @@ MUTANTS = {
         ("backfill-without-a-watermark", "jobs.batch.planning:next_backfill", instead("None if last is None else _", "None")),
     ],
     f"{PLANS}a_later_interval_without_new_rows_moves_on_what_ends_by_then": [
-        ("later-interval-of-open-windows", "jobs.batch.planning:moves_on", instead("(_1, _.closed(_2))", "(_1, _2)")),
+        ("later-interval-of-open-windows", "jobs.sources.reading:moves_on", instead("(_1, _.closed(_2))", "(_1, _2)")),
     ],
     f"{CODE}rules_that_changed_after_the_batch_make_no_difference": [
         ("time-zones-without-their-past", "jobs.user_code:_zone_digest", instead("range(0, _, _WEEK_SECONDS)", "()")),
