@@ -264,7 +264,7 @@ def _read(
         raise SpecError(_joined(filling.problems))
     try:
         reading = {"environment": environment, "opens_tables": opens_tables}
-        context = {FOLDER: filling.folder, READERS: readers, READING: reading}
+        context = {FOLDER: Path(name).parent, READERS: readers, READING: reading}
         pipeline = Pipeline.model_validate(filled, context=context | {VARIABLES: filling.filled, FIELDS_OF_VARIABLES: filling.fields})
     except ValidationError as err:
         errors = err.errors(include_url=False)
@@ -290,7 +290,7 @@ def _with_suites(filled: Any, written: Any, lines: Mapping[_Path, int], filling:
             rules.append((index, entry, written["expectations"][index]))
             continue
         try:
-            rules += [(index, rule, rule) for rule in _suite_rules(entry, filling.folder)]
+            rules += [(index, rule, rule) for rule in _suite_rules(entry, Path(filling.name).parent)]
         except ValueError as err:
             filling.refuse(("expectations", index, "suite"), str(err))
     own = {path: line for path, line in lines.items() if path[:1] != ("expectations",) or len(path) == 1}
@@ -314,11 +314,6 @@ class _Filling:
     fields: dict[_Path, dict[str, str]] = field(default_factory=dict)
     secret: dict[str, str] = field(default_factory=dict)
     hidden: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def folder(self) -> Path:
-        """The folder of the spec, from which it names files; that of the process for a pipeline given in Python."""
-        return Path(self.name).parent
 
     def fill(self, value: Any, path: _Path) -> Any:
         if len(path) > MAX_DEPTH:

@@ -22,8 +22,8 @@ from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import judged_otherwise, purged_since_read, refuse_uncounted
 from windowmill.jobs.batch.window_history import numbered_otherwise
 from windowmill.jobs.conditions.expressions import Expressions
+from windowmill.jobs.layouts.base import parts_of, state_schema
 from windowmill.jobs.layouts.carried import CarriedPart, NotStoredError, carried_parts
-from windowmill.jobs.layouts.choose import parts_of, state_schema
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns, check_unchanged

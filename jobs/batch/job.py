@@ -15,8 +15,7 @@ from windowmill.checkpoints.ledger import Notes
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.stores import Options
-from windowmill.jobs.layouts.base import Part
-from windowmill.jobs.layouts.choose import parts_of
+from windowmill.jobs.layouts.base import Part, parts_of
 from windowmill.jobs.layouts.input import Emission, TableInput
 from windowmill.jobs.layouts.output import Output, QuarantineRows, Role, decoded, encoded, returnable
 from windowmill.jobs.sources.base import Reading, SourceTable

@@ -43,7 +43,7 @@ from windowmill.jobs.batch.corrections import superseded
 from windowmill.jobs.batch.counted_rows import table_rows
 from windowmill.jobs.batch.loop import Turn, leased
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
-from windowmill.jobs.layouts.choose import state_schema
+from windowmill.jobs.layouts.base import state_schema
 from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource

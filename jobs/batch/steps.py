@@ -46,7 +46,7 @@ from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.task import compute_in_a_task
 from windowmill.jobs.batch.validating import ResultFiles, held_error, quality_changes, report, write_docs
 from windowmill.jobs.batch.window_history import has_dropped_windows
-from windowmill.jobs.layouts.choose import state_schema
+from windowmill.jobs.layouts.base import state_schema
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.schedulers.file_rows import answers_of
 from windowmill.jobs.sources.base import open_source

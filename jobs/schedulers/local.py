@@ -125,12 +125,13 @@ def survey(batch: TableInput, parts: Sequence[Part], given: tuple[pa.Table, int]
     if batch.pipeline.dedup is not None:
         stages.append(imported("windowmill.jobs.layouts.unique:reading_of")(batch.pipeline))
     if not batch.reading.files:
-        return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=within_range))
+        return BatchSurvey(None, Counts(), batch.emission(batch.seen, emits_within_range_only=within_range))
     # Plain files cost little to read, so each part checks the number of their rows after they are read.
     limits.check_files(batch.reading.files, None)
     new, stored = NewRows.of_files(batch, stages) if given is None else (NewRows.of_spark(batch, stages, given[0]), given[1])
     seen = seen_after(new.table, batch.seen)
-    return BatchSurvey(new, stored, batch.emission(seen, emits_within_range_only=within_range), seen, stored - len(new.table))
+    counts = Counts(rows_read=stored, filtered=stored - len(new.table))
+    return BatchSurvey(new, counts, batch.emission(seen, emits_within_range_only=within_range), seen)
 
 
 def load(part: Part, new: NewRows | None, emission: Emission, state: State) -> Loaded:

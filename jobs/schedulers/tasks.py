@@ -189,7 +189,7 @@ def without_watermark(rows: DataFrame) -> DataFrame:
 def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> BatchSurvey[FileRows | NumberedRows]:
     stops = emits_within_range_only(batch, parts)
     if not batch.reading.files:
-        return BatchSurvey(None, 0, batch.emission(batch.seen, emits_within_range_only=stops))
+        return BatchSurvey(None, Counts(), batch.emission(batch.seen, emits_within_range_only=stops))
     every = batch.rule.revises and any(part.needs_arrival_watermark for part in parts)
     stages: list[RowColumns] = [part.reading for part in parts]
     if batch.pipeline.dedup is not None:  # whether a row is remembered depends on the watermark that a later one finds
@@ -201,7 +201,8 @@ def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> Bat
         new, stored = NumberedRows.surveyed(read(batch, spark), batch, every=every), stored_rows(batch, spark)
     kept, seen = new.survey.rows, new.survey.seen
     stored = kept if stored is None else stored
-    return BatchSurvey(new, stored, batch.emission(seen, emits_within_range_only=stops), seen, stored - kept)
+    counts = Counts(rows_read=stored, filtered=stored - kept)
+    return BatchSurvey(new, counts, batch.emission(seen, emits_within_range_only=stops), seen)
 
 
 def stored_rows(batch: TableInput, spark: SparkSession) -> int | None:

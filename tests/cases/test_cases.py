@@ -16,8 +16,7 @@ import yaml
 
 from windowmill.jobs.commands import try_command as memory
 from windowmill.jobs.commands.try_command import ENGINES, run_try
-from windowmill.jobs.layouts.base import Part
-from windowmill.jobs.layouts.choose import parts_of
+from windowmill.jobs.layouts.base import Part, parts_of
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.planner import plan
 from windowmill.windowing.specfile import parse_pipeline
