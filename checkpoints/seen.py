@@ -34,7 +34,7 @@ from windowmill.windowing.columnar.added_columns import ID_HIGH, ID_LOW, TIME
 from windowmill.windowing.columnar.duplicates import ENTRIES
 
 if TYPE_CHECKING:
-    from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.kernels.combine import Bools, Ints
 
 #: Column by which the rows of a file are sorted; different ids with the same high half are rare.
 ORDER = (ID_HIGH,)
@@ -166,12 +166,11 @@ def _may_hold(group: Any, high: Ints) -> bool:
     return bool(first < len(high) and high[first] <= span.max)
 
 
-def _held(own: Ints, high: Ints) -> np.ndarray:
-    """Mask of those of ``own`` that are among ``high``."""
+def _held(own: Ints, high: Ints) -> Bools:
+    """Mask of those of ``own`` that are among ``high``, which are in ascending order."""
+    if 8 * len(high) > len(own) or (own[1:] < own[:-1]).any():  # many, or others have rewritten the file
+        return np.asarray(high[np.minimum(np.searchsorted(high, own), len(high) - 1)] == own, np.bool_)
     held = np.zeros(len(own), np.bool_)
-    if (own[1:] < own[:-1]).any():  # others have rewritten the file
-        held[:] = np.isin(own, high)
-        return held
     first, behind = (np.searchsorted(own, high, side=side) for side in ("left", "right"))
     for begin, end in zip(first[first < behind].tolist(), behind[first < behind].tolist(), strict=True):
         held[begin:end] = True
