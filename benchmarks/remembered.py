@@ -10,6 +10,7 @@ import os
 import statistics
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -19,6 +20,7 @@ import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.pipelines import quiet
+from benchmarks.processes import timed
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import loop
 from windowmill.windowing.specfile import parse_pipeline
@@ -75,21 +77,21 @@ def main() -> int:
         files = pa.table(DeltaTable(Places.of(pipelines[1]).seen).get_add_actions(flatten=True)).select(["size_bytes", "num_records"])
         size, entries = (sum(files.column(each).to_pylist()) for each in files.column_names)
         print(f"on disk: {size / entries:.1f} bytes an id, {entries:,} ids in {files.num_rows} files", flush=True)
-        seconds: dict[str, list[float]] = {pipeline.pipeline: [] for pipeline in pipelines}
+        figures: dict[str, list[tuple[float, float]]] = {pipeline.pipeline: [] for pipeline in pipelines}
         for number in range(ROUNDS + 2):
             numbers = n_ids + number * ROWS + np.arange(ROWS)
             copied = rng.random(ROWS) < COPIES
             numbers[copied] = rng.integers(0, n_ids, int(copied.sum()))
             write_deltalake(folder / "source", events(numbers, step_us), mode="append")
             for pipeline in pipelines if number % 2 else pipelines[::-1]:
-                begun = time.perf_counter()
-                [done_now] = loop.run(pipeline, quiet())
+                [done_now], seconds, used = timed(partial(loop.run, pipeline, quiet()))
                 if number >= 2:
-                    seconds[pipeline.pipeline].append(time.perf_counter() - begun)
+                    figures[pipeline.pipeline].append((seconds, used))
                 if pipeline.dedup is not None and done_now.outcome.counts.duplicates != copied.sum():
                     raise SystemExit(f"{done_now.outcome.counts.duplicates} of {copied.sum()} duplicates found")
-        without, dedup = (statistics.median(each) for each in seconds.values())
-        print(f"a run over {ROWS:,} rows: {1000 * dedup:.0f} ms with dedup, {1000 * without:.0f} ms without, ratio {dedup / without:.2f}")
+        for place, what in enumerate(("seconds", "seconds of the processor")):
+            without, dedup = (statistics.median(each[place] for each in own) for own in figures.values())
+            print(f"a run over {ROWS:,} rows: {dedup:.2f} {what} with dedup, {without:.2f} without, ratio {dedup / without:.2f}")
     return 0
 
 

@@ -1,8 +1,8 @@
 """The table of remembered rows: an entry for each applied row of ``dedup``, with the row's id and time, until it expires. No JVM.
 
-Entries never change. Files are sorted by id, whose high half is a hash: of the ids in order, their differences take few bits. A batch
-searches files for the ids of its rows: it reads the high halves in the row groups that may hold some, and the rest of an entry only where
-the high half is one of its own.
+Entries never change. Files are sorted by the high half of the id, which is a hash: the differences of its values in order take few bits. A
+batch searches files for the ids of its rows: it reads the high halves in the row groups that may hold some, and the rest of an entry only
+where the high half is one of its own.
 
 A file goes with the batch after which all its entries have expired; entries have expired if their time lies before an instant. Small files
 are merged, the newest first, when there are more than :data:`FEW_FILES`, so that an entry is rewritten a logarithmic number of times, and
@@ -12,6 +12,7 @@ files hold entries of similar times. Full files are not rewritten.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,11 +34,11 @@ from windowmill.windowing.columnar.added_columns import ID_HIGH, ID_LOW, TIME
 from windowmill.windowing.columnar.duplicates import ENTRIES
 
 if TYPE_CHECKING:
-    from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.kernels.combine import Bools, Ints
 
-#: Columns by which the rows of a file are sorted.
-ORDER = (ID_HIGH, ID_LOW)
-PACKING = Packing({ID_HIGH: "DELTA_BINARY_PACKED", ID_LOW: "PLAIN", TIME: "DELTA_BINARY_PACKED"}, group_rows=32 << 10)
+#: Column by which the rows of a file are sorted; different ids with the same high half are rare.
+ORDER = (ID_HIGH,)
+PACKING = Packing({ID_HIGH: "DELTA_BINARY_PACKED", ID_LOW: "PLAIN", TIME: "DELTA_BINARY_PACKED"}, group_rows=16 << 10)
 #: Small files that are not merged.
 FEW_FILES = 8
 #: Most rows that are merged at a time, in memory.
@@ -57,7 +58,9 @@ class SeenTable:
         with reporting_damage(self.path):
             table = newest(self.path)
             check_format(table, "seen")
-            parts = [_matching(table.table_uri, file, high) for file in files_of(table) if greatest_time(file) >= since]
+            files = [file for file in files_of(table) if greatest_time(file) >= since]
+            with ThreadPoolExecutor(2) as threads:  # one decodes while another waits for storage
+                parts = list(threads.map(lambda file: _matching(table.table_uri, file, high), files))
         found = pa.concat_tables([ENTRIES.empty_table(), *parts])
         return found.filter(pc.greater_equal(found.column(TIME), since))
 
@@ -137,14 +140,20 @@ def _matching(uri: str, file: Mapping[str, Any], high: Ints) -> pa.Table:
     """The entries of ``file`` whose high half is one of ``high``."""
     found = [ENTRIES.empty_table()]
     with _opened(uri, file) as opened:
-        groups = [number for number in range(opened.num_row_groups) if _may_hold(opened.metadata.row_group(number), high)]
+        groups, sizes = list(range(opened.num_row_groups)), opened.metadata
+        if len(high) < len(groups):  # else nearly all may hold some
+            groups = [number for number in groups if _may_hold(sizes.row_group(number), high)]
         if groups:
             own = opened.read_row_groups(groups, columns=[ID_HIGH], use_threads=False).column(ID_HIGH).to_numpy()
             held = _held(own, high)
-            begins = np.cumsum([0, *(opened.metadata.row_group(number).num_rows for number in groups)])
-            for place in np.flatnonzero(np.add.reduceat(held, begins[:-1])).tolist():
-                rows = opened.read_row_group(groups[place], columns=ENTRIES.names, use_threads=False).cast(ENTRIES)
-                found.append(rows.filter(pa.array(held[begins[place] : begins[place + 1]])))
+            begins = np.cumsum([0, *(sizes.row_group(number).num_rows for number in groups)])
+            places = np.flatnonzero(np.add.reduceat(held, begins[:-1])).tolist() if held.any() else []
+            if places:
+                chosen = [slice(begins[place], begins[place + 1]) for place in places]
+                rest = opened.read_row_groups([groups[place] for place in places], columns=[ID_LOW, TIME], use_threads=False)
+                high_of, held_of = (np.concatenate([column[each] for each in chosen]) for column in (own, held))
+                rows = pa.table([pa.array(high_of), rest.column(ID_LOW), rest.column(TIME)], schema=ENTRIES)
+                found.append(rows.filter(pa.array(held_of)))
     return pa.concat_tables(found)
 
 
@@ -157,12 +166,11 @@ def _may_hold(group: Any, high: Ints) -> bool:
     return bool(first < len(high) and high[first] <= span.max)
 
 
-def _held(own: Ints, high: Ints) -> np.ndarray:
-    """Mask of those of ``own`` that are among ``high``."""
+def _held(own: Ints, high: Ints) -> Bools:
+    """Mask of those of ``own`` that are among ``high``, which are in ascending order."""
+    if 8 * len(high) > len(own) or (own[1:] < own[:-1]).any():  # many, or others have rewritten the file
+        return np.asarray(high[np.minimum(np.searchsorted(high, own), len(high) - 1)] == own, np.bool_)
     held = np.zeros(len(own), np.bool_)
-    if (own[1:] < own[:-1]).any():  # others have rewritten the file
-        held[:] = np.isin(own, high)
-        return held
     first, behind = (np.searchsorted(own, high, side=side) for side in ("left", "right"))
     for begin, end in zip(first[first < behind].tolist(), behind[first < behind].tolist(), strict=True):
         held[begin:end] = True

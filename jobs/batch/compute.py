@@ -66,7 +66,7 @@ def compute_locally(job: Job, given: tuple[pa.Table, int] | None = None, step: S
     with step("survey", "which windows the new rows complete"):
         surveyed = local.survey(batch, parts, given)
     new, found = surveyed.new, None
-    if new is not None and batch.pipeline.dedup is not None and (dedup := _deduplication(job, surveyed)) is not None:
+    if batch.pipeline.dedup is not None and new is not None and (dedup := _deduplication(job, surveyed)) is not None:
         with step("dedup", "rows whose values have been seen"):
             new, found = dedup.of_new(new, batch)
     with step("restore", "the state that rows and windows need"):
@@ -84,9 +84,9 @@ def compute_locally(job: Job, given: tuple[pa.Table, int] | None = None, step: S
 
 
 def _deduplication(job: Job, surveyed: BatchSurvey[Any]) -> Deduplication | None:
-    """How duplicates are found among the rows that the batch reads; null if there is nothing to find."""
+    """How duplicates are found among the rows that the batch reads; null for a restatement, which has written rows without them."""
     plan, batch = job.plan, job.input
-    if plan.restates:  # a restatement has written rows without duplicates
+    if plan.restates:
         return None
     table = _seen().SeenTable(job.runnable.places.seen) if batch.restores else None
     since = _remembered_since(job, surveyed.emission) if plan.remembers else AXIS_END
@@ -167,7 +167,7 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
     done: list[Output] = []
     kept: list[DataFile] = []
     try:
-        if new is not None and job.input.pipeline.dedup is not None and (dedup := _deduplication(job, surveyed)) is not None:
+        if job.input.pipeline.dedup is not None and new is not None and (dedup := _deduplication(job, surveyed)) is not None:
             with step("dedup", "rows whose values have been seen"):
                 new, unique = tasks.without_duplicates(spark, job.input, new, dedup, targets)
         with step("restore", "the state that rows and windows need"):

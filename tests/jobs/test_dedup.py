@@ -7,11 +7,13 @@ import os
 import random
 from collections import Counter
 from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+import yaml
 from deltalake import DeltaTable, write_deltalake
 
 from benchmarks.pipelines import quiet
@@ -23,6 +25,7 @@ from windowmill.checkpoints import data_files, failpoints, seen
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch import maintenance_batches as savepoints
+from windowmill.jobs.cli import main
 from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.dataframe import aggregate
 from windowmill.jobs.verify.check import verify
@@ -506,3 +509,37 @@ def test_verify_recomputes_without_duplicates(tmp_path, spark, monkeypatch, seed
     write_deltalake(place, pa.Table.from_pylist([row | {"id": None} for row in rows], SCHEMA), mode="overwrite")
     changed = verify(twins.pipelines()[0], quiet(), number=60, seed=1).comparison
     assert changed.differing or changed.left_out
+
+
+@pytest.mark.local
+def test_commands_say_what_was_left_out(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = Counted(tmp_path, a_grid())
+    own.land((1, "a", "x"), (2, "a", "x"), (60, "a", "y"))
+    Path("own.yaml").write_text(yaml.safe_dump(own.spec))
+    assert main(["run", "own.yaml", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["batches"][0]["duplicates"] == 1
+    for command, text in {
+        "explain": "rows with the id of an applied row are left out until the watermark has passed its time by 30",
+        "history": "duplicates",
+        "status": "duplicates",
+    }.items():
+        assert main([command, "own.yaml"]) == 0
+        assert text in " ".join(capsys.readouterr().out.split())
+    assert main(["report", "own.yaml"]) == 0
+    assert "duplicates, left out" in (tmp_path / "sink.windowmill" / "report.html").read_text()
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("changed", [False, True])
+def test_init_proposes_dedup_where_rows_with_an_id_come_twice(tmp_path, capsys, monkeypatch, changed):
+    monkeypatch.chdir(tmp_path)
+    at = [datetime(2024, 1, 1, tzinfo=UTC) + timedelta(minutes=number) for number in range(200)]
+    rows = [{"event_id": f"e{number}", "shop": "ab"[number % 2], "at": time, "v": number} for number, time in enumerate(at)]
+    rows += [row | ({"v": -1} if changed else {}) for row in rows[10:20]]
+    write_deltalake(tmp_path / "source", pa.Table.from_pylist(rows))
+    assert main(["init", "--source", str(tmp_path / "source"), "--time", "at", "--yes"]) == 0
+    [written] = tmp_path.glob("*.yaml")
+    assert yaml.safe_load(written.read_text()).get("dedup") == (None if changed else {"by": ["event_id"]})
+    assert ("repeat a value of event_id" in written.read_text()) == changed
+    capsys.readouterr()

@@ -13,9 +13,22 @@ POSITIONS = "tests/jobs/test_position_batches.py::test_"
 MIXED_BATCHES = "tests/jobs/test_mixed_batches.py::test_"
 EMPTY_BATCHES = "tests/jobs/test_empty_batches.py::test_"
 INTERVAL_BATCHES = "tests/jobs/test_interval_batches.py::test_"
+DUPLICATES = "tests/windowing/test_duplicates.py::test_"
+DEDUP = "tests/jobs/test_dedup.py::test_"
 
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
+    f"{DUPLICATES}duplicates_are_those_of_a_search_however_commits_are_cut_into_batches": [
+        ("ids-are-not-used-again", "windowing.columnar.duplicates:duplicates", always("np.abs(_) <= within")),
+        ("rows-that-came-too-late-are-remembered", "windowing.columnar.duplicates:_walked", without("counts")),
+        ("rows-of-a-commit-are-forgotten", "windowing.columnar.duplicates:_walked", without("insort(together, time)")),
+    ],
+    f"{DEDUP}a_restatement_counts_the_copy_of_a_row_that_is_gone": [
+        ("copies-of-changed-rows-stay-out", "jobs.batch.counted_rows:Copies.touched_with", instead("pc.or_(_1, _2)", "_2")),
+    ],
+    f"{DEDUP}entries_expire_with_the_watermark_and_are_merged": [
+        ("what-is-remembered-is-not-merged", "checkpoints.seen:to_merge", always("len(_) <= FEW_FILES")),
+    ],
     (f"{CHECKSUMS}rows_that_differ_from_what_was_written_are_refused", f"{OPENING}a_row_that_is_another_is_damage_however_it_is_read"): [
         ("row-checksum-not-verified", "windowing.columnar.hashes:RowCheck.verify", never("pc.any(...).as_py()")),
     ],
