@@ -48,7 +48,7 @@ MINUTE, HOUR = 60_000_000, 3_600_000_000
 BASE = 1_710_021_600_000_000
 Row = dict[str, Any]
 #: Ends and failures of a chain, by where a process ends.
-PLACES = ("input.before", "input.corrected", "input.after", "batch.before", "batch.after", "sink.after")
+PLACES = (*failpoints.OF_INPUT, "batch.before", "batch.after", "sink.after")
 
 
 def plain(value: Any) -> Any:
