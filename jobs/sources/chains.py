@@ -41,7 +41,7 @@ from windowmill.checkpoints.delta_tables import NO_HOOKS, checkpoint_if_due, exi
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, Runnable
-from windowmill.checkpoints.stores import FAILURES, create_table, table_at
+from windowmill.checkpoints.stores import FAILURES, create_table, is_table, table_at
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.delta_log import CORRECTION, DeltaSource, read_source_table
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, to_us
@@ -92,9 +92,11 @@ class UpstreamSink:
         """What the pipeline that ``pipeline`` reads has published; null if that is nothing yet."""
         assert pipeline.upstream is not None
         runnable = runnable_of(pipeline.upstream)
-        sink = existing(runnable.sink_path)  # before the ledger: a batch that is recorded meanwhile is not in this snapshot
-        ledger = Ledger.open(runnable.pipeline)
-        if sink is None or ledger.newest is None:
+        if not is_table(runnable.sink_path):
+            return None
+        # Before the ledger: a batch that is recorded meanwhile is not in this snapshot. One that is kept open would move on.
+        sink, ledger = table_at(runnable.sink_path), Ledger.open(runnable.pipeline)
+        if ledger.newest is None:
             return None
         through = -1 if (found := sink.transaction_version(f"windowmill/{ledger.generation}/sink")) is None else found
         last: Batch | None = None
