@@ -14,6 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 import yaml
 from deltalake import DeltaTable, write_deltalake
@@ -22,6 +23,7 @@ from tests import latest
 from tests.faults.dying import DiedError, arm
 from tests.faults.kills import Run
 from tests.faults.world import UNMET
+from tests.jobs.test_widened_columns import retype
 from tests.readers import compute_by_many_tasks
 from tests.spark.harness import quiet
 from windowmill.checkpoints import current, failpoints
@@ -465,6 +467,27 @@ def test_a_new_aggregate_of_the_other_pipeline_may_be_used(tmp_path):
     days.hour.spec["windows"] = [{"name": "hour", "type": "tumbling", "size": "60 minutes"}]
     every, through = brute(days.hour, days.minute.shown()), days.hour.complete()
     assert published(days.hour) == {place: values for place, values in every.items() if closes(days.hour, place, through)}
+
+
+def test_a_column_that_becomes_wider_is_wider_through_the_chain(tmp_path):
+    days = Days(tmp_path, 8)
+    days.land(3)
+    rows = DeltaTable(tmp_path / "events").to_pyarrow_table()
+    write_deltalake(tmp_path / "other", rows.set_column(4, "v", rows["v"].cast(pa.int32())))
+    for level in (days.minute, days.direct):
+        level.write(source={"path": str(tmp_path / "other")})
+    days.run()
+    retype(str(tmp_path / "other"), "v", pa.int64())
+    days.folder = tmp_path / "wide"
+    days.land(30)
+    wide = DeltaTable(tmp_path / "wide" / "events").to_pyarrow_table()
+    write_deltalake(tmp_path / "other", wide.set_column(4, "v", pc.multiply(wide["v"], 10**11)), mode="append")
+    for _ in range(2):
+        for level in (*days.levels, days.direct):
+            level.run()
+        days.check()
+    kinds = {field.name: field.type.type for field in DeltaTable(Places.of(days.hour.pipeline).input).schema().fields}
+    assert kinds["high"] == "long"
 
 
 # -- Minute, hour, day
