@@ -16,7 +16,7 @@ MUTANTS = {
     f"{CHAINS}a_purge_of_both_levels_leaves_nothing_of_the_key": [
         ("windows-that-went-stay", "jobs.sources.chains:_changed_paths", instead('"remove"', '"removed"')),
     ],
-    f"{CHAINS}a_chain_goes_on_where_a_process_has_died": [
+    f"{CHAINS}a_chain_goes_on_where_a_process_has_died[1-input.corrected]": [
         ("corrections-say-what-the-input-reflects", "jobs.sources.chains:_Sync._commit", never("corrected is None")),
     ],
     f"{CHAINS}days_over_hours_over_minutes_are_those_of_one_pipeline_after_each_cut": [
@@ -26,7 +26,7 @@ MUTANTS = {
     f"{CHAINS}other_windows_are_other_rows": [
         ("rows-of-other-windows-taken", "jobs.sources.chains:_check_same", never("settings.get(_WINDOWS) != wanted")),
     ],
-    f"{CHAINS}windows_that_were_left_are_excused_until_they_are_restated": [
+    f"{CHAINS}windows_that_are_final_are_left_until_they_are_restated": [
         ("final-windows-revised", "jobs.batch.planning:_left_through", instead("last.outcome.emitted", "None")),
     ],
 }
