@@ -13,7 +13,7 @@ PARALLEL := -n logical --maxprocesses 4 --dist loadfile
 export PYTHON ?= python3.11
 unexport PYTHONDONTWRITEBYTECODE  # where it is set, every process would compile Airflow and pandas again, seconds each time
 
-.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test test-without-spark test-on-spark cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-changes bench-data-docs bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-dedup bench-history bench-corrections bench-around-windows bench-long-life bench-report bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint docs fmt doctor s3-jars reference screenshots release lowest lock clean
+.PHONY: help setup demo cluster-demo example-glucose example-stocks example-clickstream up down test test-without-spark test-on-spark cases connect faults machine soak airflow-faults mutants fuzz bench bench-job bench-setup bench-compare bench-try bench-kernels bench-state bench-cost bench-chains bench-changes bench-data-docs bench-positions bench-deltas bench-state-bytes bench-warm bench-current bench-dedup bench-history bench-corrections bench-around-windows bench-long-life bench-report bench-parsing bench-minutes bench-nexmark bench-many-keys bench-lock check lint docs fmt doctor s3-jars reference screenshots release lowest lock clean
 
 help: ## List the commands
 	@awk -F ' *## ' '/^[a-z0-9-]+:.*## / { sub(/:.*/, "", $$1); printf "make %-20s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -117,6 +117,9 @@ bench-corrections: setup ## Time the restatement of 200 corrected rows beside a 
 
 bench-around-windows: setup ## Time computed columns, lookups and current rows beside runs without (about 5 minutes)
 	$(PY) -m benchmarks.around_windows
+
+bench-chains: setup ## Time hours and days over the results of minutes beside the minutes (about 5 minutes)
+	$(PY) -m benchmarks.chains
 
 bench-changes: setup ## Time changed specs by kind beside a rebuild (about 2 minutes)
 	$(PY) -m benchmarks.changes

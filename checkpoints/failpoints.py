@@ -17,13 +17,14 @@ from pathlib import Path
 #: confirmed.
 _WRITES = ("batch", "ruling", "quality", "sink", "current", "quarantine", "state", "seen", "held")
 STEPS = ("compute", "validate", "record", "publish")
-#: Every failpoint.
+#: Every failpoint that pipelines over any source reach.
 FAILPOINTS = (
     *(f"{step}.begin" for step in STEPS),
     *(f"{write}.{moment}" for write in _WRITES for moment in ("before", "lost", "after")),
     *("compact.before", "compact.after"),
-    *("input.before", "input.corrected", "input.after"),
 )
+#: Those that only pipelines over another one's results reach, when they bring their input up to date.
+OF_INPUT = ("input.before", "input.corrected", "input.after")
 
 
 class InjectedError(Exception):
@@ -41,8 +42,8 @@ def reach(name: str) -> None:
 
 def arm(name: str, action: Callable[[], None], *, nth: int = 1) -> None:
     """Call ``action`` the ``nth`` time that ``name`` is reached, once."""
-    if name not in FAILPOINTS:
-        raise ValueError(f"no failpoint {name!r}; they are {', '.join(FAILPOINTS)}")
+    if name not in FAILPOINTS + OF_INPUT:
+        raise ValueError(f"no failpoint {name!r}; they are {', '.join(FAILPOINTS + OF_INPUT)}")
     left = nth
 
     def act() -> None:

@@ -52,8 +52,8 @@ LABELS = 2
 VARIABLES = "variables"
 #: Key under which it passes them by the path of the field that they fill.
 FIELDS_OF_VARIABLES = "fields"
-#: Keys under which it passes the folder of the spec, the files of the specs that lead to it, and its own arguments for reading others.
-FOLDER, READERS, READING = "folder", "readers", "reading"
+#: Keys under which it passes the place of the spec, the files of the specs that lead to it, and its own arguments for reading others.
+PLACE, READERS, READING = "place", "readers", "reading"
 #: The times by which results of a pipeline are complete; the first one by default.
 RESULT_TIMES = ("window_end", "window_start")
 #: Columns of the sink that windowmill writes; no key or aggregate may have these names.

@@ -25,7 +25,7 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.fields import VARIABLE, Source
 from windowmill.windowing.paths import MAX_BYTES, read_small
 from windowmill.windowing.redaction import as_written, holds_credentials, holds_secret, names_secret, redacted
-from windowmill.windowing.spec import FIELDS_OF_VARIABLES, FOLDER, READERS, READING, RESULT_TIMES, VARIABLES, Pipeline
+from windowmill.windowing.spec import FIELDS_OF_VARIABLES, PLACE, READERS, READING, RESULT_TIMES, VARIABLES, Pipeline
 from windowmill.windowing.windows.base import TYPES
 
 #: Fields within fields; a spec has six levels.
@@ -220,7 +220,7 @@ def upstream_of(source: Source, context: Mapping[str, Any]) -> tuple[Pipeline, s
 
     Raises ``SpecError`` if it cannot be read, or its own source leads to the spec that names it.
     """
-    path = os.path.abspath(Path(context.get(FOLDER, "."), str(source.pipeline)))  # noqa: PTH100 - Path.resolve would follow links
+    path = os.path.abspath(Path(context.get(PLACE, "")).parent / str(source.pipeline))  # noqa: PTH100 - Path.resolve would follow links
     readers: Sequence[str] = context.get(READERS, ())
     there = os.path.realpath(path)
     if there in readers:
@@ -264,7 +264,7 @@ def _read(
         raise SpecError(_joined(filling.problems))
     try:
         reading = {"environment": environment, "opens_tables": opens_tables}
-        context = {FOLDER: Path(name).parent, READERS: readers, READING: reading}
+        context = {PLACE: name, READERS: readers, READING: reading}
         pipeline = Pipeline.model_validate(filled, context=context | {VARIABLES: filling.filled, FIELDS_OF_VARIABLES: filling.fields})
     except ValidationError as err:
         errors = err.errors(include_url=False)

@@ -174,14 +174,19 @@ def status_of(pipeline: Pipeline) -> Answer:
 def _upstream_of(pipeline: Pipeline, upstream: Pipeline) -> dict[str, Any]:
     """The pipeline whose results are the source: its last batch that has been read, null for none, and how many published ones are not."""
     read: int = imported("windowmill.jobs.sources.chains:read_through")(pipeline)
-    unread: int = imported("windowmill.jobs.sources.chains:unread_batches")(pipeline)
+    unread: int | None
+    try:
+        unread = imported("windowmill.jobs.sources.chains:unread_batches")(pipeline)
+    except WindowmillError:  # the next run says what is wrong with the tables of the other pipeline
+        unread = None
     return {"pipeline": upstream.pipeline, "read_through": None if read < 0 else read, "unread": unread}
 
 
 def _read_of(upstream: Any) -> str:
     read, unread = upstream["read_through"], upstream["unread"]
     through = "nothing read yet" if read is None else f"read through batch {read}"
-    return f"{upstream['pipeline']}: {through}, {unread:,} published {'batch' if unread == 1 else 'batches'} unread"
+    waiting = "" if unread is None else f", {unread:,} published {'batch' if unread == 1 else 'batches'} unread"
+    return f"{upstream['pipeline']}: {through}{waiting}"
 
 
 def _held_by(held: Batch, quality: str) -> list[dict[str, Any]]:

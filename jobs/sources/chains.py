@@ -41,7 +41,7 @@ from windowmill.checkpoints.delta_tables import NO_HOOKS, checkpoint_if_due, exi
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Places, Runnable
-from windowmill.checkpoints.stores import FAILURES, create_table, table_at
+from windowmill.checkpoints.stores import FAILURES, create_table, is_table, table_at
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.delta_log import CORRECTION, DeltaSource, read_source_table
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, to_us
@@ -92,9 +92,11 @@ class UpstreamSink:
         """What the pipeline that ``pipeline`` reads has published; null if that is nothing yet."""
         assert pipeline.upstream is not None
         runnable = runnable_of(pipeline.upstream)
-        sink = existing(runnable.sink_path)  # before the ledger: a batch that is recorded meanwhile is not in this snapshot
-        ledger = Ledger.open(runnable.pipeline)
-        if sink is None or ledger.newest is None:
+        if not is_table(runnable.sink_path):
+            return None
+        # Before the ledger: a batch that is recorded meanwhile is not in this snapshot. One that is kept open would move on.
+        sink, ledger = table_at(runnable.sink_path), Ledger.open(runnable.pipeline)
+        if ledger.newest is None:
             return None
         through = -1 if (found := sink.transaction_version(f"windowmill/{ledger.generation}/sink")) is None else found
         last: Batch | None = None
@@ -242,13 +244,13 @@ def sync(runnable: Runnable, ledger: Ledger, step: Callable[[str, str], Abstract
     if reason is not None:
         raise SinkRefusedError(f"sink {published.runnable.sink_path}: {reason}, so no pipeline can read its windows; alter the table")
     table = existing(runnable.places.input)
+    before = None if table is None else Marker.of(table)
     if table is not None:
-        _check_same(runnable, table, published)
-        marker = Marker.of(table)
-        if marker is not None and marker.batch == published.batch:
+        _check_same(runnable, table, before, published)
+        if before is not None and before.batch == published.batch:
             return
     with step("sync", f"the input with batch {published.batch} of {published.runnable.name}"):
-        _Sync.of(runnable, published, _fitted(runnable, table, published), watermark_of(ledger)).run()
+        _Sync.of(runnable, published, _fitted(runnable, table, published), before, watermark_of(ledger)).run()
 
 
 def watermark_of(ledger: Ledger) -> int:
@@ -260,7 +262,7 @@ def watermark_of(ledger: Ledger) -> int:
     return reached if last.outcome.watermark is None else last.outcome.watermark
 
 
-def _check_same(runnable: Runnable, table: DeltaTable, published: UpstreamSink) -> None:
+def _check_same(runnable: Runnable, table: DeltaTable, marker: Marker | None, published: UpstreamSink) -> None:
     """Refuse an input table of another pipeline, of other windows, or of batches that the other pipeline no longer has."""
     settings, name = table.metadata().configuration, published.runnable.name
     where = f"pipeline {runnable.name}: source.pipeline"
@@ -275,7 +277,6 @@ def _check_same(runnable: Runnable, table: DeltaTable, published: UpstreamSink) 
             f"{where}: its rows were those of {settings.get(_WINDOWS)} and are now those of {wanted}; put the old windows back, or give "
             "this pipeline a new sink and backfill it there"
         )
-    marker = Marker.of(table)
     if marker is not None and marker.batch > published.batch:
         raise SourceReplacedError(
             f"{where}: {name} is at batch {published.batch}, but batch {marker.batch} has been read already; its tables were probably "
@@ -530,8 +531,8 @@ class _Sync:
     written: list[DataFile]
 
     @classmethod
-    def of(cls, runnable: Runnable, published: UpstreamSink, table: DeltaTable, watermark: int) -> _Sync:
-        before, path = Marker.of(table), runnable.places.input
+    def of(cls, runnable: Runnable, published: UpstreamSink, table: DeltaTable, before: Marker | None, watermark: int) -> _Sync:
+        path = runnable.places.input
         comparison = InputComparison.of(runnable.pipeline, published, table, path, before, watermark)
         return cls(runnable, published, table, before, comparison, uuid.uuid4().hex[:12], [])
 

@@ -87,7 +87,7 @@ def retype(table: str, name: str, kind: pa.DataType) -> None:
     [wider] = DeltaSchema.from_arrow(pa.schema([(name, kind)])).fields
     fields = [Field(name, wider.type) if field.name == name else field for field in there.schema().fields]
     # Of no partition no file is removed.
-    there.create_write_transaction([], "overwrite", DeltaSchema(fields), partition_filters=[("k", "=", "")])
+    there.create_write_transaction([], "overwrite", DeltaSchema(fields), partition_filters=[(there.schema().fields[0].name, "=", "")])
 
 
 def spec_of(case: str, **changes: Any) -> dict[str, Any]:
