@@ -27,9 +27,10 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from windowmill.checkpoints import stores
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.state.readers import MemoryState
+from windowmill.jobs.batch.job import parts_of
 from windowmill.jobs.conditions.truths import columns_of
 from windowmill.jobs.layouts import lateness, limits
-from windowmill.jobs.layouts.base import Lifted, Readings, columns_read, conditions_read, parts_of, unchanged
+from windowmill.jobs.layouts.base import Lifted, Readings, columns_read, conditions_read, unchanged
 from windowmill.jobs.layouts.input import Input, SourceInput
 from windowmill.jobs.layouts.lateness import usable
 from windowmill.jobs.layouts.slices import SliceMapReduce, SlicePart

@@ -20,9 +20,9 @@ from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs import user_code
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.counted_rows import judged_otherwise, purged_since_read, refuse_uncounted
+from windowmill.jobs.batch.job import parts_of, state_schema
 from windowmill.jobs.batch.window_history import numbered_otherwise
 from windowmill.jobs.conditions.expressions import Expressions
-from windowmill.jobs.layouts.base import parts_of, state_schema
 from windowmill.jobs.layouts.carried import CarriedPart, NotStoredError, carried_parts
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.sources.base import Reading, SourceTable

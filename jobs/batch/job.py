@@ -1,4 +1,4 @@
-"""The input and the result of computing a batch; both are sent between the driver and a task."""
+"""The input, the parts and the result of computing a batch; input and result are sent between the driver and a task."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import pyarrow as pa
+
 from windowmill.checkpoints.batches import Changes, Plan
 from windowmill.checkpoints.data_files import missing, remove
 from windowmill.checkpoints.ledger import Notes
 from windowmill.checkpoints.places import Runnable
-from windowmill.checkpoints.state.readers import DeltaState
+from windowmill.checkpoints.state.readers import DeltaState, MemoryState, State
+from windowmill.checkpoints.state.tables import joint_schema
 from windowmill.checkpoints.stores import Options
-from windowmill.jobs.layouts.base import Part, parts_of
-from windowmill.jobs.layouts.input import Emission, TableInput
+from windowmill.jobs.layouts.base import Part
+from windowmill.jobs.layouts.input import Emission, Input, TableInput
 from windowmill.jobs.layouts.output import Output, QuarantineRows, Role, decoded, encoded, returnable
 from windowmill.jobs.sources.base import Reading, SourceTable
 from windowmill.jobs.sources.plain_rows import NO_ANSWERS, Answers, PlainRows
 from windowmill.windowing.columnar.hashes import RowCheck
 from windowmill.windowing.counts import Counts
+from windowmill.windowing.layouts import divide
+from windowmill.windowing.spec import Pipeline
 
 #: Times a step; takes its name and what it does.
 Step = Callable[[str, str], AbstractContextManager[Any]]
@@ -31,6 +36,32 @@ OnFinished = Callable[[str, int, int, float], None]
 
 def untimed(_name: str, _doing: str) -> AbstractContextManager[Any]:
     return nullcontext()
+
+
+def parts_of(batch: Input, state: State) -> list[Part]:
+    """The parts of ``batch`` over its ``state``, as :mod:`windowmill.windowing.layouts` divides the windows and ``explain`` shows."""
+    divided = divide(batch.pipeline, batch.types)
+    parts: list[Part] = []
+    if divided.slices is not None:
+        from windowmill.jobs.layouts.slices import SlicePart
+
+        parts.append(SlicePart(batch, divided.slices, holds_nodes=state.holds_nodes))
+    if divided.sessions or divided.positions or divided.rows:
+        from windowmill.jobs.layouts import keyed_parts
+
+        if divided.sessions is not None:
+            parts.append(keyed_parts.SessionPart(batch, divided.sessions))
+        if divided.positions is not None:
+            parts.append(keyed_parts.PositionPart(batch, divided.positions))
+        if divided.rows is not None:
+            parts.append(keyed_parts.LiveRowPart(batch, divided.rows))
+    return parts
+
+
+def state_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Schema:
+    """The columns of the state of ``pipeline`` over source columns of ``types``; raises ``SpecError`` if names clash."""
+    parts = parts_of(Input(pipeline=pipeline, types=types, builds_state=True), MemoryState())
+    return joint_schema(pipeline, [part.schema for part in parts])
 
 
 @dataclass(frozen=True)

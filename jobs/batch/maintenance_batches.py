@@ -41,9 +41,9 @@ from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.corrections import superseded
 from windowmill.jobs.batch.counted_rows import table_rows
+from windowmill.jobs.batch.job import state_schema
 from windowmill.jobs.batch.loop import Turn, leased
 from windowmill.jobs.batch.progress import CommittedBatch, Progress
-from windowmill.jobs.layouts.base import state_schema
 from windowmill.jobs.sources.base import SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource

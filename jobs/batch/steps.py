@@ -39,14 +39,13 @@ from windowmill.checkpoints.state.tables import keys_of, replacing
 from windowmill.checkpoints.stores import is_table, is_unavailable, options_of, remedy
 from windowmill.jobs.batch import engine, finishing
 from windowmill.jobs.batch.corrections import renumbered
-from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job
+from windowmill.jobs.batch.job import ComputedBatch, FinishedShares, Job, state_schema
 from windowmill.jobs.batch.planning import has_brief_use
 from windowmill.jobs.batch.progress import CommittedBatch, Progress, Restated
 from windowmill.jobs.batch.spark_committer import tables_of
 from windowmill.jobs.batch.task import compute_in_a_task
 from windowmill.jobs.batch.validating import ResultFiles, held_error, quality_changes, report, write_docs
 from windowmill.jobs.batch.window_history import has_dropped_windows
-from windowmill.jobs.layouts.base import state_schema
 from windowmill.jobs.layouts.limits import OnlySparkError, TooLargeError
 from windowmill.jobs.schedulers.file_rows import answers_of
 from windowmill.jobs.sources.base import open_source

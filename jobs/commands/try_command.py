@@ -19,11 +19,11 @@ import pyarrow.compute as pc
 import typer
 
 from windowmill.checkpoints.state.readers import MemoryState
+from windowmill.jobs.batch.job import parts_of
 from windowmill.jobs.commands.terminal import Spec, as_written, load_pipeline
 from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.conditions.truths import evaluate, every_condition
 from windowmill.jobs.json_lines import JsonRows, RefusedRow, read_rows, refused_lines, result_lines
-from windowmill.jobs.layouts.base import parts_of
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import seen_after
 from windowmill.jobs.layouts.output import Output, Role, RowWriter

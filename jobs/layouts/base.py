@@ -1,4 +1,4 @@
-"""The interface of a part (what it reads, which state it wants, how it computes a batch), and which parts a batch has.
+"""The interface of a part (what it reads, which state it wants, how it computes a batch), and the base of parts that advance keys.
 
 Sessions, positions and live rows are advanced key by key. They differ in what they store of a key and in how they advance it. All of them
 join new and stored rows of a key as follows: in this process both are tables, and on Spark one shuffle brings them together
@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING, ClassVar, Generic, NamedTuple, Protocol, TypeV
 
 import pyarrow as pa
 
-from windowmill.checkpoints.state.readers import MemoryState, State
-from windowmill.checkpoints.state.tables import joint_schema
 from windowmill.jobs.layouts import limits
-from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import marked, usable
 from windowmill.jobs.layouts.output import Output, RowWriter
 from windowmill.windowing.columnar.hashes import BITS_WITHIN, Share, in_buckets
 from windowmill.windowing.columnar.results import Advanced
 from windowmill.windowing.counts import Counts
-from windowmill.windowing.layouts import divide
 
 if TYPE_CHECKING:
+    from windowmill.checkpoints.state.readers import State
     from windowmill.checkpoints.state.reading import ReadLimit, Wanted
-    from windowmill.jobs.layouts.input import Emission
+    from windowmill.jobs.layouts.input import Emission, Input
     from windowmill.jobs.schedulers.local import NewRows
     from windowmill.windowing.columnar.positions import PositionStage
     from windowmill.windowing.columnar.slices import RowColumns
@@ -290,29 +287,3 @@ class KeyedPart(Part):
 
     def load(self, rows: pa.Table | None, stored: pa.Table | None, emission: Emission) -> Loaded:
         return Loaded(self.keyed(emission), rows, stored)
-
-
-def parts_of(batch: Input, state: State) -> list[Part]:
-    """The parts of ``batch`` over its ``state``, as :mod:`windowmill.windowing.layouts` divides the windows and ``explain`` shows."""
-    divided = divide(batch.pipeline, batch.types)
-    parts: list[Part] = []
-    if divided.slices is not None:
-        from windowmill.jobs.layouts.slices import SlicePart
-
-        parts.append(SlicePart(batch, divided.slices, holds_nodes=state.holds_nodes))
-    if divided.sessions or divided.positions or divided.rows:
-        from windowmill.jobs.layouts import keyed_parts
-
-        if divided.sessions is not None:
-            parts.append(keyed_parts.SessionPart(batch, divided.sessions))
-        if divided.positions is not None:
-            parts.append(keyed_parts.PositionPart(batch, divided.positions))
-        if divided.rows is not None:
-            parts.append(keyed_parts.LiveRowPart(batch, divided.rows))
-    return parts
-
-
-def state_schema(pipeline: Pipeline, types: Mapping[str, pa.DataType]) -> pa.Schema:
-    """The columns of the state of ``pipeline`` over source columns of ``types``; raises ``SpecError`` if names clash."""
-    parts = parts_of(Input(pipeline=pipeline, types=types, builds_state=True), MemoryState())
-    return joint_schema(pipeline, [part.schema for part in parts])

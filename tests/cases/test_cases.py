@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
+from windowmill.jobs.batch.job import parts_of
 from windowmill.jobs.commands import try_command as memory
 from windowmill.jobs.commands.try_command import ENGINES, run_try
-from windowmill.jobs.layouts.base import Part, parts_of
+from windowmill.jobs.layouts.base import Part
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.planner import plan
 from windowmill.windowing.specfile import parse_pipeline

@@ -14,10 +14,11 @@ import pytest
 
 from tests.jobs.batches import Run
 from tests.random_pipelines import CONDITION, Case, Row, differences, examples, random_case
+from windowmill.jobs.batch.job import parts_of
 from windowmill.jobs.commands import try_command as memory
 from windowmill.jobs.commands.try_command import KernelEngine, TryBatch, attempt
 from windowmill.jobs.dataframe import BoundedWork
-from windowmill.jobs.layouts.base import Lifted, Part, parts_of
+from windowmill.jobs.layouts.base import Lifted, Part
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import seen_after
 from windowmill.windowing.columnar.added_columns import NUMBER_OF

@@ -12,7 +12,7 @@ import pytest
 from tests.jobs.batches import Run
 from tests.jobs.drawn import at
 from windowmill.checkpoints.state.tables import slice_schema
-from windowmill.jobs.layouts.base import state_schema
+from windowmill.jobs.batch.job import state_schema
 from windowmill.windowing.columnar.added_columns import ABOVE, KIND, NODE_LEVEL, STATE_COLUMNS, SUM, TAKEN
 from windowmill.windowing.columnar.keyed import StateLog
 from windowmill.windowing.columnar.positions import NODE
