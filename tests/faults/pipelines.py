@@ -88,7 +88,8 @@ class Story:
         """The rows of each table, with how often each is there."""
         root = f"{self.bench.sink}.windowmill"
         current = str(self.bench.folder / "current")
-        paths = {"sink": self.bench.sink, "current": current, **{name: f"{root}/{name}" for name in ("state", "seen", "quarantine", "quality")}}
+        paths = {"sink": self.bench.sink, "current": current}
+        paths |= {name: f"{root}/{name}" for name in ("state", "seen", "quarantine", "quality")}
         return {role: contents(path) for role, path in paths.items()}
 
     def batches(self) -> list[tuple[Any, ...]]:
