@@ -15,7 +15,7 @@ from pathlib import Path
 
 #: Each record and each commit has three failpoints: ``before`` it; ``lost``, when it was made but its response is lost; ``after`` it is
 #: confirmed.
-_WRITES = ("batch", "ruling", "quality", "sink", "current", "quarantine", "state", "seen", "held")
+_WRITES = ("batch", "ruling", "quality", "sink", "current", "quarantine", "seen", "state", "held")
 STEPS = ("compute", "validate", "record", "publish")
 #: Every failpoint that pipelines over any source reach.
 FAILPOINTS = (

@@ -45,7 +45,7 @@ ACCEPT = "windowmill run --accept-changes"
 #: No batch needs what these tables contain, so a pipeline can go on without it; the current table is made of the sink again.
 EXPENDABLE = ("quarantine", "quality", "current")
 #: The tables to which a batch commits, in this order; a batch that is held, abandoned or discarded leaves some out.
-ORDER = ("quality", "sink", "current", "quarantine", "state", "seen")
+ORDER = ("quality", "sink", "current", "quarantine", "seen", "state")
 #: The tables that later batches read: a change of them by others is never accepted.
 REMEMBERED = ("state", "seen")
 

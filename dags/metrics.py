@@ -40,7 +40,7 @@ def count_batches(pipeline: str, batches: Iterable[Mapping[str, Any]]) -> None:
     for batch in batches:
         _send(stats.incr, pipeline, "batches", 1, verdict=batch["verdict"], action=batch["action"])
         for metric in _COUNTS:
-            _send(stats.incr, pipeline, metric, batch[metric])
+            _send(stats.incr, pipeline, metric, batch.get(metric, 0))
         for window, rows in batch.get("late_missed", {}).items():
             _send(stats.incr, pipeline, "late_missed", rows, window=window)
         for step, seconds in batch.get("timings", {}).items():

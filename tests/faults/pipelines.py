@@ -60,7 +60,7 @@ class Story:
     @classmethod
     def of(cls, name: str, folder: Path, *, rows: int = 240) -> Story:
         sink = {"path": str(folder / "sink"), "current": str(folder / "current")}
-        bench, every = Bench(folder, {**PIPELINES[name], "sink": sink}), events(71, rows)
+        bench, every = Bench(folder, {**PIPELINES[name], "sink": sink, "dedup": {"by": ["id"]}}), events(71, rows)
         every = lasting(every, 72) if bench.pipeline.time.end else every
         return cls(name, bench, [every[: rows // 3], every[rows // 3 : 2 * rows // 3], every[2 * rows // 3 :]])
 
@@ -88,7 +88,8 @@ class Story:
         """The rows of each table, with how often each is there."""
         root = f"{self.bench.sink}.windowmill"
         current = str(self.bench.folder / "current")
-        paths = {"sink": self.bench.sink, "current": current, **{name: f"{root}/{name}" for name in ("state", "quarantine", "quality")}}
+        paths = {"sink": self.bench.sink, "current": current}
+        paths |= {name: f"{root}/{name}" for name in ("state", "seen", "quarantine", "quality")}
         return {role: contents(path) for role, path in paths.items()}
 
     def batches(self) -> list[tuple[Any, ...]]:

@@ -19,7 +19,7 @@ from windowmill.checkpoints import failpoints
 from windowmill.windowing.errors import FencedError
 
 #: The order in which a batch writes, and then compacts its tables.
-WRITES = ("batch", "quality", "sink", "current", "quarantine", "state", "compact")
+WRITES = ("batch", "quality", "sink", "current", "quarantine", "seen", "state", "compact")
 _ALL = os.environ.get("WINDOWMILL_FAULTS") == "all"
 _PLACES = [place for place in failpoints.FAILPOINTS if place.partition(".")[0] not in ("held", "ruling", "compact")]
 _MEETINGS = [
@@ -58,7 +58,7 @@ def check_clean(story: Story, begun: tuple[Story, tuple]) -> None:
 
 @pytest.mark.local
 @pytest.mark.covers("P1")
-@pytest.mark.parametrize("place", _PLACES if _ALL else ["batch.lost", "sink.lost", "current.lost", "state.before"])
+@pytest.mark.parametrize("place", _PLACES if _ALL else ["batch.lost", "sink.lost", "current.lost", "state.before", "seen.lost"])
 def test_a_run_that_is_killed_before_it_needs_spark_is_made_good_by_the_next(story, begun, place):
     """Processes of their own; neither starts Spark."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_"))}

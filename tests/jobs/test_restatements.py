@@ -369,7 +369,9 @@ def fail() -> None:
     raise InjectedError("here")
 
 
-@pytest.mark.parametrize("point", [point for point in FAILPOINTS if not point.startswith(("ruling", "quality", "quarantine", "held"))])
+@pytest.mark.parametrize(
+    "point", [point for point in FAILPOINTS if not point.startswith(("ruling", "quality", "quarantine", "held", "seen"))]
+)
 def test_a_restatement_that_fails_anywhere_is_resumed(tmp_path, point):
     bench = bench_of(tmp_path, "mixed")
     bench.run_in_parts([events(1, 150)])
