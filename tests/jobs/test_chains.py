@@ -585,8 +585,8 @@ def test_days_over_hours_over_minutes_are_those_of_one_pipeline_after_each_cut(t
 @pytest.mark.parametrize("nth", [1, 2])
 def test_a_chain_goes_on_where_a_process_has_died(tmp_path, place, nth):
     days = Days(tmp_path, 7)
-    for _ in range(4):
-        days.land(14)
+    for _ in range(5):
+        days.land(5)
         days.minute.run()
         for level in (days.hour, days.day):
             failpoints.arm(place, lambda: (_ for _ in ()).throw(DiedError()), nth=nth)
@@ -599,6 +599,7 @@ def test_a_chain_goes_on_where_a_process_has_died(tmp_path, place, nth):
             assert found.differing == 0
         days.direct.run()
         days.check()
+    assert "restate" in {batch.action for batch in days.hour.ledger.batches()}
 
 
 def test_kills_of_any_level_lose_and_repeat_nothing(tmp_path):
