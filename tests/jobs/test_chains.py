@@ -26,6 +26,7 @@ from tests.faults.world import UNMET
 from tests.jobs.test_widened_columns import retype
 from tests.readers import compute_by_many_tasks
 from tests.spark.harness import quiet
+from windowmill import aggregate
 from windowmill.checkpoints import current, failpoints
 from windowmill.checkpoints.batches import RunPlan
 from windowmill.checkpoints.ledger import Ledger
@@ -630,6 +631,9 @@ def test_spark_computes_two_levels(tmp_path, spark, monkeypatch, many):
         days.land(20)
         days.run()
         days.check()
+    rows = spark.read.format("delta").load(Places.of(days.hour.pipeline).input)
+    every = {(row["shop"], row["window_end"].timestamp()): row["n"] for row in aggregate(rows, days.hour.file).collect()}
+    assert every.items() >= {(shop, end / 1e6): values[0] for (shop, _, _, end), values in published(days.hour).items()}.items()
     for level in (days.hour, days.day):
         found = verify(level.pipeline, quiet(), number=20, seed=1)
         assert found.comparison.rows
@@ -727,6 +731,20 @@ def corrected_late(folder: Path) -> tuple[Days, dict[Any, Any]]:
     days.minute.run()
     days.hour.run()
     return days, before
+
+
+def test_a_level_goes_back_to_a_savepoint_and_reads_again(days):
+    savepoints.create(days.hour.pipeline, quiet(), "before")
+    for _ in range(3):
+        days.land(4)
+        days.run()
+    shown = published(days.hour)
+    savepoints.restore(days.hour.pipeline, quiet(), "before")
+    assert published(days.hour) != shown
+    days.hour.run()
+    assert published(days.hour) == shown
+    days.run()
+    days.check()
 
 
 def test_windows_that_are_final_are_left_until_they_are_restated(tmp_path):
