@@ -9,10 +9,11 @@ from __future__ import annotations
 import ast
 import importlib
 import inspect
+import json
 import re
 import shlex
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from itertools import groupby
@@ -78,10 +79,24 @@ def test_every_block_is_played_or_checked():
     assert all(page.parent.name == "how-to" for page in played)
 
 
+def write_others(block: Block, folder: Path, source: Mapping[str, Any]) -> None:
+    """Write the files that the page names, and the one that a ``source`` names if that is another pipeline."""
+    other = a_spec("/other", pipeline="other", windows=[{"name": source.get("window", "w"), "type": "tumbling", "size": "1 hour"}])
+    (folder / source["pipeline"]).write_text(json.dumps(other))
+    for found in re.finditer(r"^`(?P<name>[\w-]+\.yaml)`:\n```yaml\n(?P<text>.*?)^```", block.page.read_text(), re.MULTILINE | re.DOTALL):
+        (folder / found["name"]).write_text(found["text"])
+
+
 @of("yaml")
-def test_yaml_is_part_of_a_valid_spec(block):
+def test_yaml_is_part_of_a_valid_spec(block, tmp_path, monkeypatch):
     part, _ = parse_yaml(block.text)
-    pipeline = parse_pipeline(a_spec("/data", keys=["k"]) | part, environment={"WAREHOUSE": "/data", "TOPICS_PASSWORD": "x"})
+    spec = a_spec("/data", keys=["k"]) | part
+    if "pipeline" in part.get("source", {}):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("WAREHOUSE", "/data")
+        write_others(block, tmp_path, part["source"])
+        spec |= {"time": part.get("time", {}), "keys": part.get("keys", [])}
+    pipeline = parse_pipeline(spec, environment={"WAREHOUSE": "/data", "TOPICS_PASSWORD": "x"})
     assert "pipeline" not in part or not list(problems_of(pipeline))
 
 
