@@ -543,3 +543,21 @@ def test_init_proposes_dedup_where_rows_with_an_id_come_twice(tmp_path, capsys, 
     assert yaml.safe_load(written.read_text()).get("dedup") == (None if changed else {"by": ["event_id"]})
     assert ("repeat a value of event_id" in written.read_text()) == changed
     capsys.readouterr()
+
+
+@pytest.mark.local
+def test_files_that_others_rewrite_lose_no_entry(tmp_path, monkeypatch):
+    monkeypatch.setattr(seen, "FEW_FILES", 1)
+    own = Counted(tmp_path, a_grid(within=1_000))
+    for number in range(3):
+        own.land((number, "a", f"x{number}"))
+        own.run()
+    own.land((5, "a", "x4"))
+    arm("seen.before")
+    with pytest.raises(DiedError):
+        own.run()
+    failpoints.disarm()
+    DeltaTable(tmp_path / "sink.windowmill" / "seen").optimize.compact()
+    own.land(*((6, "a", f"x{number}") for number in (0, 1, 2, 4)), (60, "a", "y"))
+    own.run()
+    assert own.rows == {("a", 10): 4}
