@@ -17,6 +17,7 @@ from deltalake import Schema
 
 from windowmill.checkpoints.data_files import DataFile, stored_type
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, from_us
+from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.counts import OPTIONAL, Counts, Totals
 
 if TYPE_CHECKING:
@@ -490,7 +491,7 @@ KINDS: Mapping[str, type[Plan]] = {
 
 def format_instant(instant: int, *, instants: bool) -> str:
     """An instant on the axis for messages; ``instants`` says whether the axis is time."""
-    return f"{from_us(instant):%Y-%m-%d %H:%M}" if instants else str(instant)
+    return f"{from_us(min(max(instant, PRINTABLE[0]), PRINTABLE[1])):%Y-%m-%d %H:%M}" if instants else str(instant)
 
 
 Status = Literal["held", "committed", "abandoned"]

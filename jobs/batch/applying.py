@@ -221,7 +221,7 @@ def _from_state(
         return first_time(source, reading.files, runnable.pipeline.time)
 
     if changes.input_differs:
-        raise NotStoredError("its rows go through another filter, or other steps")
+        raise NotStoredError("its rows go through another filter, other steps or another dedup")
     if changes.rejudges:
         raise NotStoredError("its rows are judged by other settings of time")
     published = history is not None and _are_in_rows(runnable, changes)
@@ -268,7 +268,11 @@ def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, 
     begins = [grids.first_slice_after(emitted)]
     if history is not None:
         begins += [grid.first_start_after(history) for name, grid in grids.named if name in changes.filled]
-    return min(begins)
+    dedup = runnable.pipeline.dedup
+    if dedup is None:
+        return min(begins)
+    # Of rows with equal ids any earlier one may be the first; where ids repeat, one that is near enough.
+    return None if dedup.within is None else max(AXIS_BEGIN, min(begins) - dedup.within.elapsed())
 
 
 def _versions(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> tuple[VersionRange, Reading]:

@@ -91,7 +91,7 @@ def _deduplication(job: Job, surveyed: BatchSurvey[Any]) -> Deduplication | None
     table = _seen().SeenTable(job.runnable.places.seen) if batch.restores else None
     since = _remembered_since(job, surveyed.emission) if plan.remembers else AXIS_END
     found: Deduplication = imported("windowmill.jobs.layouts.unique:Deduplication").of(batch, table, since)
-    return found
+    return replace(found, bounds=plan.range) if plan.range is not None and not plan.builds_state and plan.snapshot is not None else found
 
 
 def _remembered_since(job: Job, emission: Emission) -> int:

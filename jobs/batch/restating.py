@@ -36,6 +36,7 @@ from windowmill.jobs.batch.job import ComputedBatch
 from windowmill.jobs.batch.progress import Progress, Restated
 from windowmill.jobs.batch.window_history import Stretch, left_out
 from windowmill.jobs.conditions.expressions import Expressions
+from windowmill.jobs.layouts.unique import refuse_divided
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource, first_time, spans, stored_as
@@ -503,9 +504,14 @@ class Restatement:
         copies = None
         if runnable.pipeline.dedup is not None:
             among, version = None if plan.lookup is None else taken, read_as_of(plan)
+            others = tuple(name for name in rows.known_by if name not in rows.used)
             staying = staying_and_counting(runnable, rows, version, reasons=counting_reasons(plan), delivered_again=again, among=among)[0]
-            parts = ((file.path, staying.split(file, part)[0]) for file, part in rows.at(version, rows.used))
+            parts = ((file.path, staying.split(file, part)[0]) for file, part in rows.at(version, rows.used, others))
             copies = Copies.of(runnable.pipeline, plan, Columns.of_source(rows.source), parts, touched)
+            if plan.leaves_through is None and len(copies.related):
+                spans = copies.related.group_by(ID_HIGH).aggregate([(TIME, "min"), (TIME, "max")])
+                first, last = (spans.column(f"{TIME}_{which}").to_numpy() for which in ("min", "max"))
+                refuse_divided(runnable.pipeline, first, last, [at for at in (plan.range_from, plan.range_to) if at is not None])
             touched = None if touched is None else copies.touched_with(touched, runnable.pipeline.keys)
         types = Columns.of(plan.source_schema).seen_by(runnable.pipeline).arrow
         uncounted = _uncounted(source, ledger, plan.to_version)
@@ -584,8 +590,11 @@ class Restatement:
             retracted = self._written(found.retracted)
             changes["sink"] = Changes.of(found.retracted.schema, self._written(found.changed), kept=retracted, widens=True)
         if self.copies is not None and (changes or self.plan.to_version > self.plan.from_version):
-            table = SeenTable(self.runnable.places.seen)
-            remembered = table.replaced_by(self.copies.entries, batch=self.plan.batch, attempt=self.plan.attempt)
+            table, entries = SeenTable(self.runnable.places.seen), self.copies.entries
+            # The row that runs have applied may be a later one than the one that counts by event time: it stays remembered, too.
+            known = table.matching(distinct_values(entries.column(ID_HIGH).to_numpy()), AXIS_BEGIN)
+            entries = pa.concat_tables([entries, known]).group_by(entries.column_names, use_threads=False).aggregate([])
+            remembered = table.replaced_by(entries, batch=self.plan.batch, attempt=self.plan.attempt)
             changes |= {} if remembered is None else {"seen": remembered}
         if self.taken:
             changes["quarantine"] = self._quarantine(changes.get("quarantine", Changes()).adds)

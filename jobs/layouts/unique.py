@@ -18,12 +18,13 @@ import pyarrow.compute as pc
 
 from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.base import Lifted, Readings, unchanged
-from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import ID_HIGH, ID_LOW, LAPSED, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.duplicates import ENTRIES, Arrivals, duplicates, ids_of
 from windowmill.windowing.columnar.results import Advanced
 from windowmill.windowing.columnar.rows import ascending, by_time, distinct_values
 from windowmill.windowing.counts import Counts
+from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.grids import Grids
 from windowmill.windowing.watermark import commits_of
 
@@ -83,6 +84,7 @@ class Deduplication:
     grids: Sequence[WindowGrid]
     memory: Memory | None  #: What earlier batches have applied; null for nothing.
     since: int = AXIS_BEGIN  #: No later row is a duplicate of one whose time lies before it.
+    bounds: Sequence[int] = ()  #: Of a range that is recomputed from rows in another order than batches read: it must not divide an id.
     most_readers: ClassVar[int] = limits.MAX_READINGS
 
     @classmethod
@@ -153,6 +155,8 @@ class Deduplication:
         arrived = Arrivals(high, low, until, commits_of(number), watermark, counts).at(order)
         within, dedup = self.pipeline.remembers_for, self.pipeline.dedup
         assert dedup is not None
+        if self.bounds and len(number):
+            self._check_bounds(high, low, rows.column(TIME).to_numpy())
         remembered = ENTRIES.empty_table()
         if self.memory is not None and len(number):
             remembered = self.memory.matching(distinct_values(high), max(AXIS_BEGIN, int(watermark.min()) - within))
@@ -160,9 +164,30 @@ class Deduplication:
         staying = np.flatnonzero(~copies & arrived.counts & (arrived.time >= self.since))
         return Found(number[order][copies], arrived.at(staying).entries)
 
+    def _check_bounds(self, high: Ints, low: Ints, time: Ints) -> None:
+        order = np.lexsort((low, high))
+        high, low, time = high[order], low[order], time[order]
+        begins = np.flatnonzero(np.append(True, (high[1:] != high[:-1]) | (low[1:] != low[:-1])))
+        refuse_divided(self.pipeline, np.minimum.reduceat(time, begins), np.maximum.reduceat(time, begins), self.bounds)
+
     def of_new(self, new: NewRows, batch: Input) -> tuple[NewRows, Found]:
         """The ``new`` rows of ``batch`` without its duplicates, and these."""
         rows = lateness.arrived(new.table, batch)
         found = self.found(self.judged(rows))
         copies = pc.is_in(rows.column(NUMBER_OF), pa.array(found.numbers, pa.int64()))
         return replace(new, table=rows.filter(pc.invert(copies))), found
+
+
+def refuse_divided(pipeline: Pipeline, first: Ints, last: Ints, bounds: Sequence[int]) -> None:
+    """Refuse a range whose ``bounds`` divide rows of one id: which of them counts could change on one side, and not on the other.
+
+    ``first``, ``last``: the least and the greatest time of the rows of each id.
+    """
+    on_grids = all(window.on_grid for window in pipeline.windows)
+    # No window of a row on grids ends later than this.
+    ends = last + max(grid.longest for grid in Grids.of(pipeline).grids) if on_grids else np.full(len(last), AXIS_END)
+    if any(((first < last) & (first < bound) & (ends > bound)).any() for bound in bounds):
+        raise UnsupportedError(
+            f"pipeline {pipeline.pipeline}: rows with equal values of dedup.by have times inside and outside of the range, so another of "
+            "them could count on one side of it alone; recompute all windows: `windowmill restate --from BEGIN`"
+        )

@@ -239,6 +239,13 @@ def sync(runnable: Runnable, ledger: Ledger, step: Callable[[str, str], Abstract
     """
     published = UpstreamSink.of(runnable.pipeline)
     if published is None:
+        if read_through(runnable.pipeline) >= 0:
+            assert runnable.pipeline.upstream is not None
+            other = runnable_of(runnable.pipeline.upstream)
+            raise SourceMissingError(
+                f"source {runnable.source.place}: what the pipeline {other.name} had published is gone from {other.sink_path} or from its "
+                f"ledger {other.places.ledger}; bring both back, or give this pipeline a new sink and backfill it there"
+            )
         return
     reason = beyond_delta_rs("sink", published.sink, Changes(removes=("*",)))
     if reason is not None:

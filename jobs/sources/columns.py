@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -165,8 +165,9 @@ class Columns:
             if isinstance(kinds[name], T.ArrayType | T.MapType | T.StructType):
                 yield where, f"{name!r} is {kinds[name].simpleString()}; expected values that have an order"
         for where, name in copies:
-            if isinstance(kinds[name], T.MapType | T.VariantType):
-                yield where, f"{name!r} is {kinds[name].simpleString()}; expected values of which two can be equal"
+            if isinstance(kinds[name], T.ArrayType | T.MapType | T.StructType | T.VariantType):
+                instead = "name a column of a simple type, a field of it (a.b), or a column that a step makes of it"
+                yield where, f"{name!r} is {kinds[name].simpleString()}, which identifies no row; {instead}"
         unit = pipeline.time.unit
         for where, name in axis:
             kind = kinds[name]
@@ -238,6 +239,8 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
     The source may add columns, rename those that the spec does not use, and widen a type as far as state and sink can follow.
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
+    if pipeline.dedup is not None:
+        _check_ids(pipeline, pipeline.dedup.by, Columns(old), Columns(new), place)
     stored = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
     used = set(read_columns(pipeline, old.names) if pipeline.steps else used_columns(pipeline, old.names))
     only_read = used - stored
@@ -249,14 +252,6 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
             raise SourceSchemaError(_gone(field, new, place))
         _check_same(field, new[field.name], field.name, place)
         wider = new[field.name].dataType
-        if pipeline.dedup is not None and field.name in pipeline.dedup.by and wider != field.dataType:
-            kind_of = imported("windowmill.windowing.columnar.duplicates:kind_of")
-            kinds = [kind_of(Columns(struct).arrow[field.name]) for struct in (old, new)]
-            if kinds[0] != kinds[1]:
-                raise SourceSchemaError(
-                    f"source {place}: column {field.name!r} was {_declared(field)} and is now {_declared(new[field.name])}, and dedup.by "
-                    "names it: rows with its old values would not be remembered; bring the type back, or rebuild in a new sink"
-                )
         is_padded_alike = _paddings(field) == _paddings(new[field.name])
         if is_padded_alike and (field.name not in stored or wider == field.dataType or _plain(wider) == _plain(field.dataType)):
             continue
@@ -267,6 +262,22 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
             raise SourceSchemaError(
                 f"source {place}: column {field.name!r} was {_declared(field)} and is now {_declared(new[field.name])}{why}; "
                 "bring the type back, or rebuild in a new sink"
+            )
+
+
+def _check_ids(pipeline: Pipeline, by: Sequence[str], old: Columns, new: Columns, place: str) -> None:
+    """Raise ``SourceSchemaError`` if equal values of a column of ``dedup.by`` have other ids than before."""
+    try:
+        types = [columns.seen_by(pipeline).arrow for columns in (old, new)]
+    except SourceSchemaError:  # the next check names the column that is gone
+        return
+    kind_of = imported("windowmill.windowing.columnar.duplicates:kind_of")
+    for name in by:
+        was, now = (kinds.get(name) for kinds in types)
+        if was is not None and now is not None and was != now and kind_of(was) != kind_of(now):
+            raise SourceSchemaError(
+                f"source {place}: column {name!r} was {in_sql(was)} and is now {in_sql(now)}, and dedup.by names it: rows with its old "
+                "values would not be remembered; bring the type back, or rebuild in a new sink"
             )
 
 

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from windowmill.checkpoints.batches import Plan
     from windowmill.checkpoints.places import Runnable
     from windowmill.windowing.kernels.combine import Ints
+    from windowmill.windowing.slicing.edges import WindowGrid
     from windowmill.windowing.spec import Pipeline
 
 
@@ -239,7 +240,7 @@ class SourceCopies:
                     for other, at in applied
                 ):
                     places.add((row[FILE], row[ROW]))
-                elif not grids or closed is None or max(int(grid.last_end_holding(np.array([until]))[0]) for grid in grids) > closed:
+                elif not grids or closed is None or _is_open(grids, row, closed):
                     applied.append((commit, until))
             if not known and (len(applied) != 1 or len({row[TEXT] for row in every}) > 1):
                 for row in every:
@@ -250,6 +251,13 @@ class SourceCopies:
         """Those of ``rows`` that are no duplicates."""
         pairs = zip(rows.column(FILE).to_pylist(), rows.column(ROW).to_pylist(), strict=True)
         return rows.filter(pa.array([place not in self.places for place in pairs], pa.bool_()))
+
+
+def _is_open(grids: Sequence[WindowGrid], row: Mapping[str, Any], closed: int) -> bool:
+    """Whether a window on ``grids`` counts ``row`` although windows are ``closed`` through an instant, or none holds its time."""
+    last = np.array([max(row[UNTIL_OF] - 1, row[TIME])])
+    end = max(int(grid.last_end_holding(last)[0]) for grid in grids)
+    return end > closed or end <= row[TIME]
 
 
 def _order(pipeline: Pipeline, files: SourceFiles, row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -393,7 +401,8 @@ class RereadRows:
         by = [F.col(backquoted(name)) for name in dedup.by]
         rows = self.read(every, self.survey().closed).where(reduce(and_, (column.isNotNull() for column in by)))
         several = rows.withColumn("_times", F.count(F.lit(1)).over(Window.partitionBy(*by))).where(F.col("_times") > 1)
-        values = F.to_json(F.struct(*(column.alias(f"_{n}") for n, column in enumerate(by))))
+        # A number for each of the values, which Spark compares.
+        values = F.min(F.col(FILE).cast("long") * (1 << 40) + F.col(ROW)).over(Window.partitionBy(*by))
         names = dict.fromkeys([*self.pipeline.keys, *self.pipeline.time.tie_break, FILE, ROW, TIME, UNTIL_OF, CLOSED])
         found = several.select(values.alias(ID_HIGH), _text_of(self.columns).alias(TEXT), *map(backquoted, names)).toArrow()
         return SourceCopies.of(self.pipeline, self.files, found.to_pylist())

@@ -41,7 +41,7 @@ from windowmill.jobs.sources.unread import SourceWatch
 from windowmill.jobs.verify.check import verify
 from windowmill.windowing import errors
 from windowmill.windowing.axis import AXIS_BEGIN, to_us
-from windowmill.windowing.errors import HeldError, SourceReplacedError
+from windowmill.windowing.errors import HeldError, SourceMissingError, SourceReplacedError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
@@ -471,6 +471,38 @@ def test_a_new_aggregate_of_the_other_pipeline_may_be_used(tmp_path):
     days.hour.spec["windows"] = [{"name": "hour", "type": "tumbling", "size": "60 minutes"}]
     every, through = brute(days.hour, days.minute.shown()), days.hour.complete()
     assert published(days.hour) == {place: values for place, values in every.items() if closes(days.hour, place, through)}
+
+
+@pytest.mark.parametrize("lateness", ["2 hours", "1000000 days"])
+def test_corrections_of_any_column_reach_the_next_level(tmp_path, lateness):
+    """Also where it is named like a column of the state, and where windows stay open for longer than there are dates."""
+    days = Days(tmp_path, 9)
+    days.land(2)
+    aggregates = {"n": {"count": "*"}, "_sum": {"sum": "v"}}
+    days.minute.write(aggregates=aggregates, emit="revise", source={"path": str(tmp_path / "events"), "changes": "restate"})
+    days.hour.write(aggregates={"_sum": {"sum": "_sum"}}, emit="revise", time={"column": "window_start", "lateness": lateness})
+    for level in (days.minute, days.hour):
+        level.run()
+    before = sum(row["_sum"] for row in days.hour.shown())
+    DeltaTable(tmp_path / "events").update(updates={"v": "v + 1000"})
+    for level in (days.minute, days.hour):
+        level.run()
+    assert sum(row["_sum"] for row in days.hour.shown()) > before
+
+
+def test_what_the_other_pipeline_had_published_is_missed(tmp_path):
+    days = Days(tmp_path, 10)
+    days.land(3)
+    days.run()
+    (tmp_path / "gone").mkdir()
+    sink = Path(days.minute.spec["sink"]["path"])
+    sink.rename(tmp_path / "gone" / "sink")
+    with pytest.raises(SourceMissingError, match=r"what the pipeline minute had published is gone from .*; bring both back, or give this"):
+        days.hour.run()
+    (tmp_path / "gone" / "sink").rename(sink)
+    days.land(1)
+    days.run()
+    days.check()
 
 
 def test_a_column_that_becomes_wider_is_wider_through_the_chain(tmp_path):

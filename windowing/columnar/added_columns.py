@@ -69,7 +69,7 @@ RETRACTED = "retracted"
 #: Column names that a source must not have: those of rows that a batch computes, and those that readers of Delta tables and parts add.
 TAKEN = (
     *(*ADDED, URI, FAILED, UNREAD, NUMBER_OF, UNTIL_OF, WATERMARK_OF, CLOSED, LATE, ARRIVAL, ORDER),
-    *(ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, "_of_file", REFUSED, "_block", "_before", "_seen"),
+    *(ROW_KEY, ROW_NUMBER, ROW_TIME, ROW_UNTIL, ROW_WATERMARK, "_of_file", REFUSED, "_block", "_before", "_seen", ID_HIGH, ID_LOW, LAPSED),
 )
 #: Names that no key may have: those of the state's columns, in every layout.
 STATE_COLUMNS = frozenset(

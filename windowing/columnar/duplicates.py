@@ -33,7 +33,6 @@ _KINDS = {
     "float": pa.types.is_floating,
     "text": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind),
     "bytes": lambda kind: pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind),
-    "decimal": pa.types.is_decimal,
     "instant": pa.types.is_timestamp,
 }
 
@@ -60,6 +59,8 @@ def kind_of(kind: pa.DataType) -> str:
     ('integer', 'integer', 'date32[day]')
     """
     own = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if pa.types.is_decimal(own):  # hashes are those of the digits
+        return f"decimal of {own.scale} digits behind the point"
     return next((name for name, holds in _KINDS.items() if holds(own)), str(own))
 
 
