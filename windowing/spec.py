@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
-from itertools import combinations
+from itertools import combinations, product
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
@@ -324,21 +324,25 @@ class Pipeline(SpecMapping):
             tables["the sink's checkpoints"] = f"{tables['sink'].rstrip('/')}.windowmill"
         if self.sink and self.sink.current:
             tables = {"sink.current": self.sink.current, **tables}
-        if self._upstream is not None and self._upstream.sink is not None and self._upstream.sink.path:
-            tables[f"the sink of {self._upstream.pipeline}"] = self._upstream.sink.path
         for index, step in enumerate(self.steps):
             place = None if step.lookup is None else step.lookup.path
             own = next((name for name, path in tables.items() if name != "source" and place and within(place, path)), None)
             if own is not None:
                 raise ValueError(f"steps.{index}.lookup.path: lies in {own}; look up a table that the pipeline does not write")
-        for one, other in combinations(tables, 2):
+        ours, level = list(tables), self._upstream
+        while level is not None:  # the tables of all levels of a chain
+            named = {name: getattr(level, name) for name in ("source", "sink", "checkpoints")}
+            tables |= {f"the {name} of {level.pipeline}": table.path for name, table in named.items() if table and table.path}
+            if level.sink is not None and level.sink.path and level.checkpoints is None:
+                tables[f"the checkpoints of {level.pipeline}"] = f"{level.sink.path.rstrip('/')}.windowmill"
+            level = level.upstream
+        for one, other in [*combinations(ours, 2), *product(ours, [name for name in tables if name not in ours])]:
             inner, outer = (one, other) if within(tables[one], tables[other]) else (other, one)
             if within(tables[inner], tables[outer]):
-                same = within(tables[outer], tables[inner])
-                field = inner if inner == "sink.current" else f"{inner}.path"
-                raise ValueError(
-                    f"{field}: {'is that of' if same else 'lies below'} {outer}; each needs a folder of its own, outside the other"
-                )
+                how = "is that of" if within(tables[outer], tables[inner]) else "lies below" if inner in ours else "holds"
+                field, outer = (inner, outer) if inner in ours else (outer, inner)
+                field = field if field == "sink.current" else f"{field}.path"
+                raise ValueError(f"{field}: {how} {outer}; each needs a folder of its own, outside the other")
         return self
 
     def given_fields(self) -> dict[str, Any]:

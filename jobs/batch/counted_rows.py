@@ -254,7 +254,7 @@ class Copies:
         filtering = Conditions.of([pipeline.own_filter] if pipeline.own_filter else [], types.in_conditions)
         for why in filtering.outside.values():
             raise UnsupportedError(
-                f"pipeline {pipeline.pipeline}: source.filter: only Spark evaluates {why}, and a restatement finds duplicates without "
+                f"pipeline {pipeline.pipeline}: source.filter: {why}, and a restatement finds duplicates without "
                 "Spark; write the filter otherwise, or backfill in a new sink"
             )
         rule = LatenessRule.of(pipeline)

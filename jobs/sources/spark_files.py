@@ -29,7 +29,7 @@ from pyspark.sql.types import StructField, StructType
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import backquoted, spark_text
 from windowmill.checkpoints.stores import Options, options_of, use_options
-from windowmill.jobs.conditions.truths import columns_of, every_condition, may_fail, outside_problem, read_by, value_of
+from windowmill.jobs.conditions.truths import columns_of, every_condition, may_fail, outside_problem, read_by, value_of, whole
 from windowmill.jobs.sources.base import AddedFile, PlainFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import DECLARED, Columns, physical_name, with_fields
 from windowmill.jobs.sources.plain_files import Form
@@ -297,7 +297,7 @@ def _evaluate_in_python(rows: DataFrame, steps: RowSteps) -> DataFrame:
 
     def found(*given: pa.Array) -> pa.Array:
         columns, unread, kept = steps.computed(pa.table(list(given), names=read))
-        own = [*(columns[name] for name in made), unread, pa.array(kept)]
+        own = [*(whole(columns[name]) for name in made), unread, pa.array(kept)]
         return pa.StructArray.from_arrays(own, names=[field.name for field in fields])
 
     # Spark evaluates it once for each row, and moves no filter below it. PySpark advises against the function type, which its stubs want.

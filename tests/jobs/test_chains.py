@@ -939,6 +939,8 @@ DOWN: Row = {
         ({"steps": [{"filter": "revision > 0"}]}, "steps.0.filter: the sink of the pipeline up has no column 'revision'"),
         ({"aggregates": {"n": {"sum": "n", "where": "m > 1"}}}, "aggregates.n.where: the sink of the pipeline up has no column 'm'"),
         ({"sink": {"path": "/data/up"}}, "sink.path: is that of the sink of up"),
+        ({"sink": {"path": "/data/up.windowmill/state"}}, "sink.path: lies below the checkpoints of up"),
+        ({"sink": {"path": "/data"}}, "sink.path: holds the source of up"),
         ({"source": {"path": "/data/in"}}, "time: missing; add this field"),
     ],
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -520,3 +521,22 @@ def test_verification_excuses_only_windows_of_what_has_changed(tmp_path, spark):
     loop.restate(pipeline, quiet(), lookup="places")
     found = verify(pipeline, quiet(), number=1_000, seed=1).comparison
     assert [row for row in found.rows if row.differences] == []
+
+
+@pytest.mark.spark
+def test_rows_that_only_spark_reads_look_up_in_an_index(tmp_path, spark, monkeypatch):
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "spark")
+    rows, places = some_rows(8, 120, bad_times=False), some_places(8, dated=False)
+    write_deltalake(tmp_path / "places", places)
+    write_deltalake(tmp_path / "source", rows)
+    source = f"delta.`{tmp_path / 'source'}`"
+    spark.sql(f"ALTER TABLE {source} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    spark.sql(f"DELETE FROM {source} WHERE v % 10 = 3")
+    windows = [{"name": "days", "type": "tumbling", "size": "1 day"}]
+    pipeline = parse_pipeline(a_spec(tmp_path, LOOKUP, windows=windows, dedup={"by": ["v"]}, time={"column": "at", "disorder": "5 days"}))
+    loop.run(pipeline, quiet())
+    expected = Counter((row["region"], row["at"].date()) for row in joined(rows, places, dated=False).to_pylist() if row["v"] % 10 != 3)
+    shown = {(row["region"], row["window_start"].date()): row["n"] for row in DeltaTable(tmp_path / "sink").to_pyarrow_table().to_pylist()}
+    assert shown
+    assert shown == {place: expected[place] for place in shown}
+    assert verify(pipeline, quiet(), number=1_000, seed=1).comparison.differing == []
