@@ -271,8 +271,10 @@ def _read(
         # pydantic also reports a list whose items failed as too short; only the items' own errors help.
         failed = {location[:end] for location in (e["loc"] for e in errors) for end in range(len(location))}
         errors = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in failed) and not _of_other_member(e)]
-        # Whether a spec needs time depends on its source, whose own error is among them.
-        errors = [e for e in errors if e["type"] != "default_factory_not_called"]
+        # Whether a spec needs time depends on its source, whose own error may be among them.
+        chained = isinstance(filled.get("source"), Mapping) and "pipeline" in filled["source"]
+        errors = [e for e in errors if not chained or e["type"] != "default_factory_not_called"]
+        errors = [{**e, "type": "missing"} if e["type"] == "default_factory_not_called" else e for e in errors]
         described = (_describe(error, name, lines, value) for error in errors[: _MAX_PROBLEMS + 1])
         raise SpecError(_joined([as_written(line, filling.secret) for line in described])) from None
     return ReadSpec(pipeline, name, lines, filling.secret, filling.hidden)

@@ -106,4 +106,4 @@ def test_spark_is_asked_once_about_what_only_it_evaluates(spark, tmp_path, monke
     assert (found["n"], found["few"]) == (len(read), sum(n > 5 for n, _ in read))
     for n, text in enumerate(BY_SPARK):
         assert found[f"c{n}"] == sum(chosen[label][f"c{n}"] for _, label in read), text
-    assert done.outcome.counts.rows_applied == done.outcome.counts.rows_read
+    assert done.outcome.counts.rows_applied == done.outcome.counts.rows_kept
