@@ -40,8 +40,9 @@ def test_odd_rows_are_set_aside_and_the_batch_goes_on(tmp_path, way):
     assert {reason: found.count(reason) for reason in sorted(set(found))} == reasons
     details = sorted(row["detail"] for row in bench.quarantine() if row["reason"] == "bad_condition")
     assert details == ["condition 'cast(label as int) > 4' fails on the row", "condition 'i / i = 1' fails on the row"]
-    # A row for which the filter is null is not read.
-    assert (done.outcome.counts.rows_read, done.outcome.counts.rows_applied, done.outcome.counts.rows_quarantined) == (8, 2, 6)
+    # A row for which the filter is null is left out.
+    counts = done.outcome.counts
+    assert (counts.rows_read, counts.rows_applied, counts.rows_quarantined, counts.filtered) == (9, 2, 6, 1)
     assert [(row["n"], row["large"]) for row in bench.rows()] == [(1, 1)]
     bench.land([ROW | {"t": BASE + 1200 * MINUTE}])
     bench.run()
