@@ -292,7 +292,6 @@ def test_try_leaves_out_what_runs_leave_out(tmp_path, seed, engine):
         cut = {"batch_rows": rng.choice([None, 5, 30])} if name == "raw" else {}
         found[name] = [row for row in attempt(pipeline, text, engine=engine, commit_rows=5, **cut).rows if row["k"] != COPY]
     assert found["raw"] == found["plain"]
-    assert any(row["k"] == COPY for row in lines["plain"])
 
 
 SPARK = ["one task", "many tasks", "read by Spark", "read by Spark, many tasks"]

@@ -183,7 +183,8 @@ def test_keys_that_are_not_utf_8_stay_apart(pipe, broker, topic, capsys):
 def test_a_filter_leaves_tombstones_out(pipe, broker, topic, capsys):
     broker.send(topic, message("a", 1), None, message("a", 61))
     pipe.write(source=pipe.spec["source"] | {"filter": "_corrupt_record IS NULL"})
-    assert pipe.run(capsys) == [2]
+    assert pipe.run(capsys) == [3]
+    assert pipe.told(capsys, "status")["filtered"] == 1
 
 
 def die() -> None:
