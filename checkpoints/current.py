@@ -258,7 +258,7 @@ class MadeOfSink:
             sums = [np.zeros(n_pairs, np.int64) for _ in range(2)]
             counts = [np.zeros(n_pairs, np.int64) for _ in range(2)]
             for place, (rows, codes) in enumerate(((made, pair[: len(made)]), (there, pair[len(made) :]))):
-                np.add.at(sums[place], codes, row_checksums(renamed(rows)).to_numpy())
+                np.add.at(sums[place], codes, row_checksums(rows).to_numpy())
                 np.add.at(counts[place], codes, 1)
             differs = (sums[0] != sums[1]) | (counts[0] != counts[1])
             firsts = pa.concat_tables([made, there]).select(self.view.pair).take(pa.array(first_rows(pair)))
@@ -517,8 +517,3 @@ def _last_of(columns: Sequence[np.ndarray]) -> Bools:
     for values in columns:
         differs |= values[1:] != values[:-1]
     return np.append(differs, np.ones(min(1, len(columns[0])), np.bool_))
-
-
-def renamed(rows: pa.Table) -> pa.Table:
-    """``rows`` with names that no column of the state has: checksums leave some of those out."""
-    return rows.rename_columns([f"column {name}" for name in rows.column_names])

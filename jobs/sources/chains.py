@@ -35,7 +35,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.batches import Batch, Changes
 from windowmill.checkpoints.committer import beyond_delta_rs, lacking, retyped, rewrite, wider_fields
-from windowmill.checkpoints.current import CUT_OFF_US, ROWS_SORTED, CurrentView, SinkFiles, gathered, renamed, shares
+from windowmill.checkpoints.current import CUT_OFF_US, ROWS_SORTED, CurrentView, SinkFiles, gathered, shares
 from windowmill.checkpoints.data_files import DataFile, remove, rows_of, write_files
 from windowmill.checkpoints.delta_tables import NO_HOOKS, checkpoint_if_due, existing, files_of, newest, own_commit, sizes_of
 from windowmill.checkpoints.failpoints import reach
@@ -521,7 +521,7 @@ class InputComparison:
         """A checksum of the values of each row at these ``places``."""
         order = np.lexsort((places.column(_ROW).to_numpy(), places.column(_FILE).to_numpy()))
         found = np.zeros(len(places), np.int64)
-        found[order] = np.concatenate([np.zeros(0, np.int64), *(row_checksums(renamed(rows)).to_numpy() for rows in files.whole(places))])
+        found[order] = np.concatenate([np.zeros(0, np.int64), *(row_checksums(rows).to_numpy() for rows in files.whole(places))])
         return found
 
 

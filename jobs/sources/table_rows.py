@@ -378,8 +378,5 @@ def _typed(rows: pa.Table, types: Mapping[str, pa.DataType]) -> pa.Table:
 
 def _summed(parts: Iterable[pa.Table], used: Sequence[str], columns: Sequence[str]) -> pa.Table:
     """The ``columns`` of the rows of ``parts``, with the checksum of each row over the columns ``used``."""
-    summed = (
-        (part.select(list(columns)), row_checksums(part.select(list(used)).rename_columns([f"column {name}" for name in used])))
-        for part in parts
-    )
+    summed = ((part.select(list(columns)), row_checksums(part.select(list(used)))) for part in parts)
     return pa.concat_tables([own.append_column(_OF_ROW, sums) for own, sums in summed])

@@ -27,7 +27,8 @@ from windowmill.checkpoints.committer import create
 from windowmill.checkpoints.state.readers import DeltaState
 from windowmill.checkpoints.state.reading import ReadLimit, open_state
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
-from windowmill.windowing.columnar.hashes import RowCheck, row_checksums
+from windowmill.windowing.columnar.added_columns import SUM
+from windowmill.windowing.columnar.hashes import RowCheck, with_checksums
 from windowmill.windowing.grids import Span
 
 GOLDEN = ("slices", "nodes", "integers", "open")
@@ -101,7 +102,7 @@ def _table(case: str, path: Path) -> tuple[Path, pa.Schema, list[int]]:
     third = rows.num_rows // 3
     for part in (rows.slice(0, third), rows.slice(third, third), rows.slice(2 * third)):
         write_deltalake(path, part, mode="append")
-    return path, rows.schema, sorted(row_checksums(rows).to_pylist())
+    return path, rows.schema, sorted(with_checksums(rows).column(SUM).to_pylist())
 
 
 def _restores(path: Path, schema: pa.Schema, sums: list[int]) -> bool:
@@ -109,7 +110,7 @@ def _restores(path: Path, schema: pa.Schema, sums: list[int]) -> bool:
     check = open_state(str(path), left_at=3)
     limit = ReadLimit(1 << 60, 1 << 60, 1 << 60)
     found = DeltaState(str(path), check).partials(schema, Span(AXIS_BEGIN, AXIS_END), before_batch=1 << 62, limit=limit)
-    return found is not None and sorted(row_checksums(found).to_pylist()) == sums
+    return found is not None and sorted(with_checksums(found).column(SUM).to_pylist()) == sums
 
 
 def main(examples: int, seed: int) -> int:
