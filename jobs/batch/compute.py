@@ -126,19 +126,18 @@ def compute_from_state(job: Job, step: Step) -> ComputedBatch:
 
 def _write_published(job: Job, writer: OutputWriter) -> None:
     """Write the published rows of the windows that the batch of a changed spec fills, in which it computes expressions again."""
-    plan, pipeline, place = job.plan, job.runnable.pipeline, job.runnable.sink_path
-    if not is_table(place):
-        return
-    table, schema = newest(place), result_schema(pipeline, job.input.types)
+    plan, pipeline = job.plan, job.runnable.pipeline
+    table, schema = newest(job.runnable.sink_path), result_schema(pipeline, job.input.types)
     there = set(pa.schema(table.schema().to_arrow()).names)
-    types = {field.name: field.type for field in schema} | ({RETRACTED: pa.bool_()} if RETRACTED in there else {})
+    revised = RETRACTED in there and has_revisions(table)
+    types = {field.name: field.type for field in schema} | ({RETRACTED: pa.bool_()} if revised else {})
     for window in plan.fills:
         own = f'"window" = {sql_text(window)} AND {ends_in_sql(timed=not pipeline.time.integer_axis)} > {plan.history}'
         found = queried(table, types, own, {name: name for name in types if name in there})
-        for published in found if not has_revisions(table) else [pa.concat_tables([pa.schema(list(types.items())).empty_table(), *found])]:
+        for published in [pa.concat_tables([pa.schema(list(types.items())).empty_table(), *found])] if revised else found:
             batch = pa.repeat(pa.scalar(plan.batch, pa.int64()), len(published))
             rows = published.set_column(published.schema.get_field_index("batch"), "batch", batch)
-            if RETRACTED in there:  # rows that no longer count are not validated
+            if revised:  # rows that no longer count are not validated
                 counts = np.ones(len(rows), np.bool_)
                 counts[superseded(pipeline, rows).to_numpy()] = False
                 writer.results(rows.filter(pa.array(~counts)))
