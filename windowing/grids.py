@@ -264,6 +264,13 @@ class Grids:
         return tuple((grid.first_start_after(after), high) for grid, high in zip(ending, highs, strict=True))
 
 
+def greatest_reach(pipeline: Pipeline) -> int | None:
+    """How long after the time of a row a window that holds it may end; null if that does not follow from its time."""
+    if pipeline.time.end is not None or not all(window.on_grid for window in pipeline.windows):
+        return None
+    return max(grid.longest for grid in Grids.of(pipeline).grids)
+
+
 def why_no_partials(pipeline: Pipeline, index: int) -> tuple[str, ...]:
     """Why no partials can make up the window at ``index``: the parts of the spec, each with its reason; empty if some can."""
     window, found = pipeline.windows[index], []

@@ -53,7 +53,7 @@ from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_val
 from windowmill.windowing.counts import WindowRows
 from windowmill.windowing.errors import OutOfTurnError, SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.fields import Time
-from windowmill.windowing.grids import Grids
+from windowmill.windowing.grids import greatest_reach
 from windowmill.windowing.layouts import divide
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import LatenessRule
@@ -294,6 +294,16 @@ def staying_and_counting(
     return stays, taken
 
 
+def _staying(
+    runnable: Runnable, rows: TableRows, plan: RestatePlan, delivered_again: Collection[str], taken: Set[Known]
+) -> QuarantinedRows:
+    """The quarantined rows that stay so by ``plan``, which takes out those ``taken``."""
+    # Without bounds all late rows count, also those of a file that has been rewritten since.
+    among = None if plan.lookup is None and plan.range_from is None and plan.range_to is None else taken
+    reasons = counting_reasons(plan)
+    return staying_and_counting(runnable, rows, read_as_of(plan), reasons=reasons, delivered_again=delivered_again, among=among)[0]
+
+
 def kept_out(runnable: Runnable, used: Sequence[str], files: Collection[str], reasons: Collection[str]) -> QuarantinedRows:
     """The rows in quarantine for one of ``reasons``, to be found among those of ``files``; the pipeline uses the columns ``used``."""
     rows = _read_quarantine(runnable.places.quarantine, _QUARANTINED)
@@ -364,11 +374,10 @@ def _in_reach(pipeline: Pipeline, plan: RestatePlan, rows: pa.Table) -> pa.Table
     begin, end = plan.range_from, plan.range_to
     if not len(rows) or (begin is None and end is None):
         return rows
-    time = EventTimes(pipeline, None).of(rows).column(TIME)
+    time, reach = EventTimes(pipeline, None).of(rows).column(TIME), greatest_reach(pipeline)
     reaches = pc.less(time, AXIS_END if end is None else end)
-    if begin is not None and pipeline.time.end is None and all(window.on_grid for window in pipeline.windows):
-        longest = max(grid.longest for grid in Grids.of(pipeline).grids)
-        reaches = pc.and_(reaches, pc.greater(time, begin - longest))
+    if begin is not None and reach is not None:
+        reaches = pc.and_(reaches, pc.greater(time, begin - reach))
     return rows.filter(pc.fill_null(reaches, False))
 
 
@@ -503,15 +512,12 @@ class Restatement:
             touched = None  # the keys of rows that missed windows are not stored
         copies = None
         if runnable.pipeline.dedup is not None:
-            among, version = None if plan.lookup is None else taken, read_as_of(plan)
             others = tuple(name for name in rows.known_by if name not in rows.used)
-            staying = staying_and_counting(runnable, rows, version, reasons=counting_reasons(plan), delivered_again=again, among=among)[0]
-            parts = ((file.path, staying.split(file, part)[0]) for file, part in rows.at(version, rows.used, others))
+            staying = _staying(runnable, rows, plan, again, taken)
+            parts = ((file.path, staying.split(file, part)[0]) for file, part in rows.at(read_as_of(plan), rows.used, others))
             copies = Copies.of(runnable.pipeline, plan, Columns.of_source(rows.source), parts, touched)
             if plan.leaves_through is None and len(copies.related):
-                spans = copies.related.group_by(ID_HIGH).aggregate([(TIME, "min"), (TIME, "max")])
-                first, last = (spans.column(f"{TIME}_{which}").to_numpy() for which in ("min", "max"))
-                refuse_divided(runnable.pipeline, first, last, [at for at in (plan.range_from, plan.range_to) if at is not None])
+                refuse_divided(runnable.pipeline, copies.related, [at for at in (plan.range_from, plan.range_to) if at is not None])
             touched = None if touched is None else copies.touched_with(touched, runnable.pipeline.keys)
         types = Columns.of(plan.source_schema).seen_by(runnable.pipeline).arrow
         uncounted = _uncounted(source, ledger, plan.to_version)
@@ -536,11 +542,7 @@ class Restatement:
         """Write the rows that the batch reads to files of their own; returns a source of these files, and a reading of all of them."""
         plan, rows, scope, time = self.plan, self.rows, self.scope, self._pipeline.time
         place, source = self.runnable.places.restated, rows.source
-        # Without bounds all late rows count, also those of a file that has been rewritten since.
-        taken = None if plan.lookup is None and plan.range_from is None and plan.range_to is None else self.taken
-        staying, _ = staying_and_counting(
-            self.runnable, rows, read_as_of(plan), reasons=counting_reasons(plan), delivered_again=self.delivered_again, among=taken
-        )
+        staying = _staying(self.runnable, rows, plan, self.delivered_again, self.taken)
         unread = {UNREAD: pa.string()} if source.has_unread or source.reader is not None else {}
         names = [*rows.types, *unread]
         # A name with a dot would be a step into a struct.

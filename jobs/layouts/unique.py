@@ -25,7 +25,7 @@ from windowmill.windowing.columnar.results import Advanced
 from windowmill.windowing.columnar.rows import ascending, by_time, distinct_values
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import UnsupportedError
-from windowmill.windowing.grids import Grids
+from windowmill.windowing.grids import Grids, greatest_reach
 from windowmill.windowing.watermark import commits_of
 
 if TYPE_CHECKING:
@@ -155,20 +155,14 @@ class Deduplication:
         arrived = Arrivals(high, low, until, commits_of(number), watermark, counts).at(order)
         within, dedup = self.pipeline.remembers_for, self.pipeline.dedup
         assert dedup is not None
-        if self.bounds and len(number):
-            self._check_bounds(high, low, rows.column(TIME).to_numpy())
+        if self.bounds:
+            refuse_divided(self.pipeline, rows, self.bounds)
         remembered = ENTRIES.empty_table()
         if self.memory is not None and len(number):
             remembered = self.memory.matching(distinct_values(high), max(AXIS_BEGIN, int(watermark.min()) - within))
         copies = duplicates(arrived, remembered, within, repeats=dedup.within is not None)
         staying = np.flatnonzero(~copies & arrived.counts & (arrived.time >= self.since))
         return Found(number[order][copies], arrived.at(staying).entries)
-
-    def _check_bounds(self, high: Ints, low: Ints, time: Ints) -> None:
-        order = np.lexsort((low, high))
-        high, low, time = high[order], low[order], time[order]
-        begins = np.flatnonzero(np.append(True, (high[1:] != high[:-1]) | (low[1:] != low[:-1])))
-        refuse_divided(self.pipeline, np.minimum.reduceat(time, begins), np.maximum.reduceat(time, begins), self.bounds)
 
     def of_new(self, new: NewRows, batch: Input) -> tuple[NewRows, Found]:
         """The ``new`` rows of ``batch`` without its duplicates, and these."""
@@ -178,14 +172,15 @@ class Deduplication:
         return replace(new, table=rows.filter(pc.invert(copies))), found
 
 
-def refuse_divided(pipeline: Pipeline, first: Ints, last: Ints, bounds: Sequence[int]) -> None:
+def refuse_divided(pipeline: Pipeline, rows: pa.Table, bounds: Sequence[int]) -> None:
     """Refuse a range whose ``bounds`` divide rows of one id: which of them counts could change on one side, and not on the other.
 
-    ``first``, ``last``: the least and the greatest time of the rows of each id.
+    ``rows``: their ``ID_HIGH`` and ``TIME``.
     """
-    on_grids = all(window.on_grid for window in pipeline.windows)
-    # No window of a row on grids ends later than this.
-    ends = last + max(grid.longest for grid in Grids.of(pipeline).grids) if on_grids else np.full(len(last), AXIS_END)
+    times = rows.group_by(ID_HIGH, use_threads=False).aggregate([(TIME, "min"), (TIME, "max")])
+    first, last = (times.column(f"{TIME}_{which}").to_numpy() for which in ("min", "max"))
+    reach = greatest_reach(pipeline)
+    ends = np.full(len(last), AXIS_END) if reach is None else last + reach
     if any(((first < last) & (first < bound) & (ends > bound)).any() for bound in bounds):
         raise UnsupportedError(
             f"pipeline {pipeline.pipeline}: rows with equal values of dedup.by have times inside and outside of the range, so another of "

@@ -10,12 +10,12 @@ import json
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cached_property, partial
-from itertools import repeat
+from itertools import chain, repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -247,23 +247,28 @@ class _LookupChanges:
         if not changes or not isinstance(source, DeltaSource | FolderSource):
             return None
         rows, axis = table_rows(pipeline, source, progress), EventTimes(pipeline, None)
-        columns, found = [*dict.fromkeys([*pipeline.keys, *axis.axis])], dict[tuple[Any, ...], list[int]]()
+        columns, names = [*dict.fromkeys([*pipeline.keys, *axis.axis])], ", ".join(changes)
+        parts = (looking_up_changes(pipeline, rows, source.version, name, versions, columns) for name, versions in changes.items())
         try:
-            for name, versions in changes.items():
-                for part in looking_up_changes(pipeline, rows, source.version, name, versions, columns):
-                    timed = axis.of(part)
-                    cells = zip(*(timed.column(key).to_pylist() for key in pipeline.keys), strict=True) if pipeline.keys else repeat(())
-                    for key, at in zip(cells, timed.column(TIME).to_pylist(), strict=False):
-                        found.setdefault(key, []).append(at)
+            return cls(names, _times_by_key(pipeline.keys, map(axis.of, chain.from_iterable(parts))))
         except SourceRangeGoneError:
-            return cls(", ".join(changes), None)
-        return cls(", ".join(changes), {key: np.array(sorted(times)) for key, times in found.items()})
+            return cls(names, None)
 
     def doubt(self, row: PublishedRow) -> str | None:
         """Why ``row`` may differ: what its rows look up has changed; null if that has not."""
         if self.times is not None and not _may_hold(row, self.times):
             return None
         return f"the table of lookup {self.names} has changed since; `windowmill restate --lookup NAME` brings their windows up to date"
+
+
+def _times_by_key(keys: Sequence[str], parts: Iterable[pa.Table]) -> Mapping[tuple[Any, ...], Ints]:
+    """By key, the sorted times of those rows of ``parts`` that have one."""
+    found = dict[tuple[Any, ...], list[int]]()
+    for rows in (part.filter(pc.is_valid(part.column(TIME))) for part in parts):
+        cells = zip(*(rows.column(key).to_pylist() for key in keys), strict=True) if keys else repeat(())
+        for key, at in zip(cells, rows.column(TIME).to_pylist(), strict=False):
+            found.setdefault(key, []).append(at)
+    return {key: np.array(sorted(times)) for key, times in found.items()}
 
 
 def _may_hold(row: PublishedRow, times: Mapping[tuple[Any, ...], Ints]) -> bool:
@@ -291,16 +296,12 @@ class _Left:
         columns = list(dict.fromkeys([*pipeline.keys, *axis.axis]))
         times: list[tuple[Batch, Mapping[tuple[Any, ...], Ints] | None]] = []
         for batch in found:
-            by_key = dict[tuple[Any, ...], list[int]]()
             try:
                 timed = axis.of(changed_rows(rows, *batch.plan.corrected, columns))
             except SourceRangeGoneError:
                 times.append((batch, None))
-                continue
-            cells = zip(*(timed.column(key).to_pylist() for key in pipeline.keys), strict=True) if pipeline.keys else repeat(())
-            for key, at in zip(cells, timed.column(TIME).to_pylist(), strict=False):
-                by_key.setdefault(key, []).append(at)
-            times.append((batch, {key: np.array(sorted(own)) for key, own in by_key.items()}))
+            else:
+                times.append((batch, _times_by_key(pipeline.keys, [timed])))
         return cls(times, committed)
 
     def doubt(self, row: PublishedRow) -> str | None:

@@ -8,6 +8,7 @@ import random
 from collections import Counter
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -514,6 +515,60 @@ def test_verify_recomputes_without_duplicates(tmp_path, spark, monkeypatch, seed
     assert changed.differing or changed.left_out
 
 
+def verified(tmp_path: Path, monkeypatch: Any, **fields: Any) -> tuple[Counted, list[Any]]:
+    """A pipeline that runs in this process over the rows in ``tmp_path``, and what `verify` says of its published rows."""
+    monkeypatch.setenv("WINDOWMILL_COMPUTE", "local")
+    own = Counted(tmp_path, a_grid() | fields)
+    own.run()
+    found = verify(own.pipeline, quiet(), number=60, seed=1).comparison
+    assert len(found.rows) == len(own.rows)
+    assert not found.left_out
+    return own, [(row.row, row.differences) for row in found.differing]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("kind", "values", "n_distinct"),
+    [
+        (pa.timestamp("us", "UTC"), [datetime(2024, 1, 1, microsecond=us, tzinfo=UTC) for us in (1, 1, 2, 2)], 2),
+        (pa.float64(), [0.0, -0.0, 1.0, float("nan"), float("nan")], 3),
+        (pa.decimal128(12, 4), [Decimal("1.25"), Decimal("1.2500"), Decimal("1.2501")], 2),
+    ],
+    ids=str,
+)
+def test_verify_compares_values_as_runs_do(tmp_path, spark, monkeypatch, kind, values, n_distinct):
+    rows = [{"t": number, "k": "a", "id": value} for number, value in enumerate(values)]
+    rows.append({"t": 100, "k": "z", "id": None})
+    schema = pa.schema([("t", pa.int64()), ("k", pa.string()), ("id", kind)])
+    write_deltalake(tmp_path / "source", pa.Table.from_pylist(rows, schema), mode="append")
+    own, differing = verified(tmp_path, monkeypatch)
+    assert own.rows == {("a", 10): n_distinct}
+    assert differing == []
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("window", "until", "late", "counted"),
+    [
+        # In no window, so that it is not too late either.
+        ({"type": "hopping", "size": 5, "hop": 20}, None, (27, 28), {("a", 45): 1}),
+        # The windows that hold it have been closed, as none holds the instant at which it ends.
+        ({"type": "tumbling", "size": 10}, "until", (15, 30), {("a", 50): 2, ("z", 40): 1}),
+    ],
+    ids=["between windows", "until the end of a window"],
+)
+def test_verify_judges_late_rows_as_runs_do(tmp_path, spark, monkeypatch, window, until, late, counted):
+    schema = pa.schema([("t", pa.int64()), ("until", pa.int64()), ("k", pa.string()), ("id", pa.string())])
+    commits = [[(31, 32, "z", None)], [(*late, "a", "x")], [(43, 44, "a", "x"), (44, 45, "a", "y")], [(100, 101, "z", None)]]
+    for rows in commits:
+        table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+        write_deltalake(tmp_path / "source", table, mode="append")
+    time = {"column": "t", "unit": "none"} | ({} if until is None else {"end": until})
+    own, differing = verified(tmp_path, monkeypatch, windows=[{"name": "w", **window}], time=time, dedup={"by": ["id"], "within": 100})
+    assert own.rows == counted
+    assert differing == []
+
+
 @pytest.mark.local
 def test_commands_say_what_was_left_out(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -645,3 +700,30 @@ def test_rows_without_a_match_are_known_to_a_restatement(tmp_path):
     own.run()
     found = latest(own.pipeline, DeltaTable(tmp_path / "sink").to_pyarrow_table().to_pylist())
     assert [(row["name"], row["window_end"], row["n"]) for row in found] == [("A", 10, 1)]
+
+
+@pytest.mark.local
+def test_rows_that_stay_in_quarantine_are_nobodys_first(tmp_path):
+    """Of two rows that came too late, the range holds only the later one: it counts, as the other one counts nowhere."""
+    own = Counted(tmp_path, a_grid())
+    for rows in ([(1, "a", "y"), (100, "z", "z")], [(20, "a", "x"), (51, "b", "x")]):
+        own.land(*rows)
+        own.run()
+    assert own.batches()[-1].counts.rows_quarantined == 2
+    loop.restate(own.pipeline, quiet(), ends=(40, 70), late=True)
+    assert own.rows == {("a", 10): 1, ("b", 60): 1}
+
+
+@pytest.mark.local
+def test_a_range_does_not_divide_intervals_that_reach_into_it(tmp_path):
+    """A row that begins before the range is in its windows, too, however short these are."""
+    spec = a_grid() | {"time": {"column": "t", "end": "until", "unit": "none", "disorder": 10, "lateness": 10}}
+    own = Counted(tmp_path, spec)
+    schema = pa.schema([("t", pa.int64()), ("until", pa.int64()), ("k", pa.string()), ("id", pa.string())])
+    for rows in ([(3, 48, "a", "x")], [(2, 9, "b", "x"), (100, 101, "z", "z")]):
+        write_deltalake(
+            tmp_path / "source", pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema), mode="append"
+        )
+        own.run()
+    with pytest.raises(UnsupportedError, match=r"rows with equal values of dedup\.by have times inside and outside of the range"):
+        loop.restate(own.pipeline, quiet(), ends=(30, None))
