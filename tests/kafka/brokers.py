@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,6 +57,8 @@ JARS = (
 _OF_SPARK = ("scala-library-", "jackson-core-", "jackson-databind-", "jackson-annotations-", "jackson-dataformat-yaml-")
 _OF_SPARK += ("log4j-api-", "log4j-core-", "log4j-slf4j2-impl-", "slf4j-api-", "zstd-jni-", "snappy-java-", "lz4-java-")
 _LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule"
+#: 16 bytes by the letters of URLs; a random id begins with a hyphen now and then, and the tool takes that for an option.
+_CLUSTER = base64.urlsafe_b64encode(b"windowmill tests").decode().rstrip("=")
 _NUMBERS = itertools.count()
 
 
@@ -131,8 +132,8 @@ def running(below: Path) -> Iterator[Broker]:
         "-cp",
         ":".join(_class_path()),
     ]
-    cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    subprocess.run([*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", settings], check=True, capture_output=True, timeout=60)
+    make = [*java, "kafka.tools.StorageTool", "format", "-t", _CLUSTER, "-c", settings]
+    subprocess.run(make, check=True, stdout=subprocess.DEVNULL, timeout=60)
     process = subprocess.Popen([*java, "kafka.Kafka", settings], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         broker = Broker(*(f"127.0.0.1:{port}" for port in ports[:2]))

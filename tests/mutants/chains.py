@@ -6,7 +6,7 @@ CHAINS = "tests/jobs/test_chains.py::test_"
 
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
-    f"{CHAINS}results_are_complete_before_the_next_one_may_come": [
+    "tests/jobs/test_chain_commands.py::test_results_are_complete_before_the_next_one_may_come": [
         ("ends-complete-through-the-next-one-but-one", "jobs.sources.chains:complete_from", instead("_1(shown)", "_1(shown + 10)")),
         ("starts-complete-by-ends", "jobs.sources.chains:complete_from", never("pipeline.time.column == _START")),
     ],
