@@ -94,11 +94,18 @@ class Progress:
 class Contract:
     """The contract for one pipeline over the ``versions`` of a source.
 
-    Its filter leaves in the ``chosen`` rows; ``conditions`` are those of the spec that hold for a row.
+    Its filter leaves in the ``chosen`` rows, its steps give them columns ``computed``; ``conditions`` are those of the spec that hold for a
+    row. All three may change with the spec.
     """
 
-    def __init__(self, versions: list[Version], chosen: Callable[[Row], bool], conditions: Callable[[Row], frozenset[str]]) -> None:
-        self.versions, self._chosen, self._conditions = versions, chosen, conditions
+    def __init__(
+        self,
+        versions: list[Version],
+        chosen: Callable[[Row], bool],
+        computed: Callable[[Row], Row],
+        conditions: Callable[[Row], frozenset[str]],
+    ) -> None:
+        self.versions, self._chosen, self._computed, self._conditions = versions, chosen, computed, conditions
         self.now = Progress()
         self.after: dict[int, Progress] = {}
         #: Ranges of the backfills whose rows are published.
@@ -259,7 +266,8 @@ class Contract:
         if plan.rejudges and pipeline.emit == "revise" and plan.history is not None and plan.history <= now.reach.closed:
             now.reach = replace(now.reach, shown=now.reach.watermark)
         meanings = {window["name"]: window for window in _windows_of(plan.definition)}
-        changed = {name for name, window in meanings.items() if plan.rejudges or self._meanings.get(name) != window} | set(plan.fills)
+        every = plan.rejudges or plan.reads_others
+        changed = {name for name, window in meanings.items() if every or self._meanings.get(name) != window} | set(plan.fills)
         now.events = {name: own for name, own in now.events.items() if name in meanings}
         snapshot = plan.snapshot if plan.carried is None else now.restated
         base = None
@@ -269,7 +277,7 @@ class Contract:
         for window in pipeline.windows:
             if window.name not in changed:
                 continue
-            if plan.rejudges or self._meanings.get(window.name) != meanings[window.name]:
+            if every or self._meanings.get(window.name) != meanings[window.name]:
                 now.left_out[window.name] = [
                     (-math.inf, min(math.inf if plan.history is None else plan.history, self._through(pipeline, window)))
                 ]
@@ -298,10 +306,12 @@ class Contract:
 
     def _event(self, pipeline: Pipeline, row: Row, commit: int, watermark: float, closed: float = BEFORE) -> Event:
         ties = [row[name] for name in pipeline.time.tie_break]
-        record = Record(row, self._conditions(row))
         order = (row["t"], *ranks(ties), row["x"])
         self._numbered += 1  # a row that is delivered again is another event
-        return Event(self._numbered, commit, self._key(pipeline, row), row["t"], row["t"], order, watermark, closed, record)
+        return Event(self._numbered, commit, self._key(pipeline, row), row["t"], row["t"], order, watermark, closed, Record(row))
+
+    def _record(self, row: Row) -> Record:
+        return Record({**row, **self._computed(row)}, self._conditions(row))
 
     def _arriving(
         self, pipeline: Pipeline, versions: Iterable[int], seen: float, least: Reach = NOTHING, most: Reach = EVERYTHING
@@ -346,7 +356,7 @@ class Contract:
         watermark = reach.shown if revises and not window.follows_policies else reach.watermark
         course = Course(pipeline.time.integer_axis, revises, watermark, reach.closed, reach.seen)
         # What came before revisions were shown has revised nothing.
-        events = [replace(event, watermark=min(event.watermark, watermark)) for event in events]
+        events = [replace(event, watermark=min(event.watermark, watermark), record=self._record(event.record.values)) for event in events]
         found: Shown = {}
         # Reference engines take events in order of arrival.
         results = rows_of(window, sorted(events, key=lambda event: (event.commit, event.order)), tally, course) if events else ()

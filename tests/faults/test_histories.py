@@ -69,10 +69,20 @@ _OTHERS = {
     "kinds": {"count_distinct": "i"},
     "most": {"top_k": {"column": "i", "k": 2}},
 }
+#: Filters, null for none, and the computed column of a step; with what they make of a row.
+_FILTERS: dict[str | None, Callable[[Row], bool]] = {
+    None: lambda row: True,
+    "s <> 'out'": lambda row: bool(row["s"] != "out"),
+    "s <> 'y'": lambda row: bool(row["s"] != "y"),
+}
+_COMPUTED: dict[str, Callable[[Row], Any]] = {
+    "case when s = 'x' then i + 1 else i end": lambda row: row["i"] and row["i"] + (row["s"] == "x"),
+    "case when s = 'x' then -i else i end": lambda row: row["i"] and row["i"] * (-1 if row["s"] == "x" else 1),
+}
 _STEPS = (
     *("append", "append", "append", "run", "run", "change", "change", "change", "redeliver", "apply", "apply", "backfill", "backfill"),
     *("backfill_as_arrived", "restate", "restate_range", "restate_versions", "restate_late", "save", "restore", "hold", "maintain"),
-    *("tune", "tune"),
+    *("tune", "tune", "sift"),
     *("drop", "extend", "fill", "forget", "fold", "purge", "optimize", "disturb"),
 )
 #: Sizes of the current table, and few of each.
@@ -93,7 +103,7 @@ class History:
         #: Whether someone has removed the current table.
         self.removed = False
         self.refused: Counter[str] = Counter()
-        self.rows = self.named = self.tuned = 0
+        self.rows = self.named = self.tuned = self.sifted = 0
         self.saved: list[tuple[str, dict[str, Any]]] = []
         rng = self.rng
         emit = rng.choice(["final", "revise"])
@@ -109,8 +119,9 @@ class History:
             "lateness": minutes(rng.choice([0, 5, 40, 200])),
         }
         source = {"path": str(folder / "source"), "changes": rng.choice(["restate", "restate", "ignore"])}
-        self.filtered = rng.random() < 0.5
-        source |= {"filter": "s <> 'out'"} if self.filtered else {}
+        source |= {"filter": "s <> 'out'"} if rng.random() < 0.5 else {}
+        #: Whether the spec has a step, and may get another filter and another step; then the pipeline reads all columns whatever these are.
+        self.sifts = rng.random() < 0.4
         self.spec: dict[str, Any] = {
             "pipeline": f"history_{seed}",
             "source": source,
@@ -122,14 +133,26 @@ class History:
             "sink": {"path": str(folder / "sink"), "current": str(folder / "current")},
             "quarantine": {"warn": "never", "hold": "never"},
         }
+        if self.sifts:
+            self.spec["steps"] = [{"columns": {"j": next(iter(_COMPUTED))}}]
+            self.spec["aggregates"]["computed"] = {"sum": "j"}
         self.spec["windows"] = [self._window() for _ in range(rng.choice([1, 2, 2, 3]))]
         #: Whether the source records its changes.
         self.feed = rng.random() < 0.3
         self.versions: list[Version] = []
-        self.contract = Contract(self.versions, self._chosen, lambda row: frozenset([CONDITION] if (row["i"] or 0) > 3 else []))
+        conditions: Callable[[Row], frozenset[str]] = lambda row: frozenset([CONDITION] if (row["i"] or 0) > 3 else [])  # noqa: E731
+        self.contract = Contract(self.versions, self._chosen, self._computed, conditions)
+
+    @property
+    def filter(self) -> str | None:
+        found: str | None = self.spec["source"].get("filter")
+        return found
 
     def _chosen(self, row: Row) -> bool:
-        return not self.filtered or row["s"] != "out"
+        return _FILTERS[self.filter](row)
+
+    def _computed(self, row: Row) -> Row:
+        return {name: _COMPUTED[text](row) for step in self.spec.get("steps", ()) for name, text in step["columns"].items()}
 
     def _window(self, name: str | None = None, kind: str | None = None) -> dict[str, Any]:
         self.named += name is None
@@ -205,7 +228,7 @@ class History:
 
     def _same(self, one: Row | None, other: Row) -> bool:
         """Whether the pipeline sees no difference."""
-        used = ["t", "x", "i", *self.spec["keys"], *(["s"] if self.filtered else [])]
+        used = ["t", "x", "i", *self.spec["keys"], *(["s"] if self.sifts or self.filter else [])]
         return one is not None and [one[name] for name in used] == [other[name] for name in used]
 
     def _looked_up(self) -> None:
@@ -282,7 +305,7 @@ class History:
         else:
             held = [row["t"] for row in self.versions[-1].table.values()]
             new = [self._row(rng.choice(held) + rng.choice([0, 1, 500]) * self.tick)]
-            if self.filtered and rng.random() < 0.5:  # a row ahead of all, which the filter leaves out
+            if self.filter and rng.random() < 0.5:  # a row ahead of all, which the filter leaves out
                 new = [self._row(max(held) + 500 * self.tick) | {"s": "out"}]
             moved = (
                 [{**some[0], "t": some[0]["t"] + rng.choice([-30, 5, 60]) * self.tick}] if how == "move" else [{**some[0], "i": 5}, *new]
@@ -433,6 +456,22 @@ class History:
             self.spec["windows"].append(self._window())
         self.tuned += self.spec != before
         self._applied(before, recompute=rng.random() < 0.25)
+
+    def _sift(self) -> None:
+        """Another filter, or another step: all windows are recomputed over other rows, or other values of them."""
+        if not self.sifts:
+            return
+        before, rng = copy.deepcopy(self.spec), self.rng
+        if rng.random() < 0.6:
+            chosen = rng.choice(list(_FILTERS))
+            self.spec["source"] = {name: value for name, value in before["source"].items() if name != "filter"}
+            self.spec["source"] |= {"filter": chosen} if chosen else {}
+        else:
+            self.spec["steps"] = [{"columns": {"j": rng.choice(list(_COMPUTED))}}]
+        if rng.random() < 0.2:
+            self.spec["windows"].append(self._window())
+        self.sifted += self.spec != before
+        self._applied(before)
 
     def _drop(self) -> None:
         """A window is dropped, and rows of it are corrected after."""
