@@ -27,6 +27,8 @@ BENCHMARKS = {
     "positions": ["positions"],
     "deltas": ["deltas"],
     "state-bytes": ["state_bytes"],
+    "around-windows": ["around_windows"],
+    "chains": ["chains"],
     "keeping-current": ["keeping_current"],
     "history": ["history"],
     "corrections": ["corrections"],

@@ -24,6 +24,8 @@ ORDER = (
     "positions",
     "deltas",
     "state_bytes",
+    "around_windows",
+    "chains",
     "keeping_current",
     "history",
     "corrections",

@@ -244,7 +244,7 @@ def _fault(name: str, entry: bytes) -> str | None:
             if expected is not None and int(expected) != listed:
                 return f"{name} should {kind} {expected} files, and has {listed}"
         # A batch names itself; a compaction has neither metadata nor a transaction.
-        if '"batch"' in str(info.get("userMetadata")) and not any("txn" in action for action in actions):
+        if '"batch":' in str(info.get("userMetadata")) and not any("txn" in action for action in actions):
             return f"{name} lacks the transaction of its batch"
     except (ValueError, TypeError, AttributeError, StopIteration):
         return f"{name} is cut or damaged ({len(entry):,} bytes)"

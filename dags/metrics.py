@@ -22,6 +22,7 @@ METRICS: Mapping[str, tuple[str, str, str]] = {
     "late_missed": ("counter", "`window`", "Rows among them that came too late for a window of this name, quarantined ones included."),
     "rows_quarantined": ("counter", "", "Rows among them that were never applied."),
     "duplicates": ("counter", "", "Rows among them that were left out because one with the same values had been applied."),
+    "filtered": ("counter", "", "Rows among them that filters left out."),
     "rows_published": ("counter", "", "Rows that committed batches published."),
     "step": ("timer", "`step`", "Milliseconds of a step of a batch."),
     "held": ("gauge", "", "1 while a batch is held, else 0."),
@@ -30,7 +31,7 @@ METRICS: Mapping[str, tuple[str, str, str]] = {
     "state_bytes": ("gauge", "", "Bytes of state after the last batch."),
 }
 #: Those that are counts of a batch.
-_COUNTS = ["duplicates", *(name for name in METRICS if name.startswith("rows_"))]
+_COUNTS = ["duplicates", "filtered", *(name for name in METRICS if name.startswith("rows_"))]
 
 
 def count_batches(pipeline: str, batches: Iterable[Mapping[str, Any]]) -> None:
@@ -40,7 +41,7 @@ def count_batches(pipeline: str, batches: Iterable[Mapping[str, Any]]) -> None:
     for batch in batches:
         _send(stats.incr, pipeline, "batches", 1, verdict=batch["verdict"], action=batch["action"])
         for metric in _COUNTS:
-            _send(stats.incr, pipeline, metric, batch.get(metric, 0))
+            _send(stats.incr, pipeline, metric, batch[metric])
         for window, rows in batch.get("late_missed", {}).items():
             _send(stats.incr, pipeline, "late_missed", rows, window=window)
         for step, seconds in batch.get("timings", {}).items():

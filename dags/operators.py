@@ -212,10 +212,9 @@ class QualityReportOperator(PipelineOperator):
             write_report(pipeline)
         gauge_pipeline(pipeline, latest, ledger.last_commit, datetime.now(UTC))
         places = Places.of(pipeline)
-        counted = ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
         result = {
             **{name: getattr(latest, name) for name in ("number", "action", "status", "verdict")},
-            **{name: getattr(latest.counts, name) for name in counted},
+            **latest.counts.shown(),
             "report": redacted(places.report),
             "docs": redacted(f"{places.docs}/index.html"),
             "quality": redacted(places.quality),

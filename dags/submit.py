@@ -84,12 +84,11 @@ class SubmittedBatchOperator(SparkSubmitOperator):
 
 def _summary(batch: Any) -> dict[str, Any]:
     outcome, counts = batch.outcome, batch.counts
-    columns = ("rows_read", "rows_applied", "rows_late", "rows_quarantined", "rows_published")
     return {
         "batch": batch.number,
         "action": batch.action,
         "verdict": batch.verdict,
-        **{name: getattr(counts, name) for name in columns},
+        **counts.shown(),
         "windows": counts.rows_of_windows(),
         "compute": outcome.compute,
         "timings": outcome.timings,

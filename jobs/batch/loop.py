@@ -18,6 +18,7 @@ from windowmill.checkpoints.ledger import Ledger, Notes
 from windowmill.checkpoints.own_tables import own_tables
 from windowmill.checkpoints.places import Places, Runnable
 from windowmill.checkpoints.protocol import check_conditional_writes, lease
+from windowmill.checkpoints.rewriting import KeysFile
 from windowmill.checkpoints.stores import is_table, use_options_of
 from windowmill.jobs.batch import planning
 from windowmill.jobs.batch.engine import compute_of
@@ -177,7 +178,7 @@ def leased(pipeline: Pipeline, progress: Progress, *, changes: bool = False) -> 
             progress.say(f"{runnable.name}: batch {newest.number} was recorded by an earlier run; made the {made} commits that it lacked")
             if newest.status == "committed":
                 done.append(CommittedBatch(newest.plan, newest.outcome))
-        if newest is not None and newest.plan.purges:
+        if newest is not None and newest.plan.purges and KeysFile(ledger.path, newest.plan.attempt).is_there:
             from windowmill.jobs.batch.finishing import forget  # loads what other runs do not need
 
             forget(runnable, ledger)

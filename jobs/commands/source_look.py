@@ -169,10 +169,11 @@ class Look:
             return None
         for name in map(str, self.sample.column_names):
             distinct = self.distinct(name) if _ID_NAME.search(name) and name not in self.added else None
-            known = self.sample.filter(pc.is_valid(self.sample.column(name)))
-            if distinct is None or not len(known) <= 2 * distinct < 2 * len(known):
+            n = self.sample.num_rows - self.sample.column(name).null_count
+            if distinct is None or not n <= 2 * distinct < 2 * n:
                 continue
-            if len(distinct_values(row_checksums(known).to_numpy())) == distinct:
+            known = self.sample.filter(pc.is_valid(self.sample.column(name)))
+            if len(distinct_values(row_checksums(known, but=self.added).to_numpy())) == distinct:
                 return name
         return None
 

@@ -72,13 +72,13 @@ def summary_of(pipeline: Pipeline, done: Sequence[CommittedBatch], status: str |
         return Answer(data, f"{pipeline.pipeline}: nothing new")
     read, published = sum(b["rows_read"] for b in batches), sum(b["rows_published"] for b in batches)
     late, quarantined = sum(b["rows_late"] for b in batches), sum(b["rows_quarantined"] for b in batches)
-    duplicates = sum(b["duplicates"] for b in batches)
-    copies = f", {duplicates:,} duplicates" if duplicates else ""
+    others = {"duplicates": "duplicates", "filtered": "filtered out"}
+    left_out = "".join(f", {n:,} {what}" for name, what in others.items() if (n := sum(b[name] for b in batches)))
     missed = sum((Counter(batch["late_missed"]) for batch in batches), Counter[str]())
     lost = f"; {missed_windows(missed)}" if missed else ""
     numbers = f"{batches[0]['batch']}" if len(batches) == 1 else f"{batches[0]['batch']} to {batches[-1]['batch']}"
     text = (
-        f"{pipeline.pipeline}: committed batch {numbers}: {read:,} rows read ({late:,} late, {quarantined:,} quarantined{copies}{lost}), "
+        f"{pipeline.pipeline}: committed batch {numbers}: {read:,} rows read ({late:,} late, {quarantined:,} quarantined{left_out}{lost}), "
         f"{published:,} rows published, verdict {batches[-1]['verdict']}, {sum(b['seconds'] for b in batches):.1f} s, "
         f"computed by {engine.describe(batches[-1]['compute'])}"
     )
@@ -245,7 +245,8 @@ def history_of(pipeline: Pipeline, last: int, *, timings: bool) -> Answer:
 
 
 def _batches(pipeline: Pipeline, data: Sequence[dict[str, Any]]) -> Table:
-    figures = ["rows_read", "rows_late", "rows_quarantined", *(["duplicates"] if pipeline.dedup else []), "rows_published"]
+    left_out = {"duplicates": pipeline.dedup is not None, "filtered": pipeline.filters_rows}
+    figures = ["rows_read", "rows_late", "rows_quarantined", *(name for name, may_be in left_out.items() if may_be), "rows_published"]
     shown = [name.removeprefix("rows_") for name in figures]
     names = ("#", "action", "verdict", *shown, "tasks", "results through")
     table = titled(f"batches of {pipeline.pipeline}", names, ("action", "verdict", "results through"), narrow=True)

@@ -75,7 +75,7 @@ def test_a_run_counts_its_batches_and_its_report_tells_where_the_pipeline_stands
 
 
 def test_rows_that_missed_windows_are_counted_by_window(sent):
-    counts = dict.fromkeys(("rows_read", "rows_late", "rows_quarantined", "rows_published"), 3)
+    counts = dict.fromkeys(("rows_read", "rows_late", "rows_quarantined", "duplicates", "filtered", "rows_published"), 3)
     count_batches("delays", [counts | {"verdict": "passed", "action": "run", "late_missed": {"hourly": 2, "daily": 1}}])
     assert {tuple(tags): n for (name, *tags), n in sent.items() if name == "windowmill.late_missed"} == {
         ("pipeline=delays", "window=hourly"): 2,

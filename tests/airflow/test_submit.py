@@ -57,11 +57,14 @@ def test_the_command_goes_to_the_connections_master_with_deltas_jars(submitted):
 
 def test_the_outcome_is_read_from_the_ledger(submitted, monkeypatch):
     _, _, execute = submitted()
-    done = Batch(plan(1), commit(rows_read=9, rows_applied=9, rows_published=4), "committed", datetime(2024, 1, 1, tzinfo=UTC))
+    counted = commit(rows_read=9, rows_applied=6, duplicates=2, filtered=1, rows_published=4)
+    done = Batch(plan(1), counted, "committed", datetime(2024, 1, 1, tzinfo=UTC))
     ledger = SimpleNamespace(next_commit=1, since={1: [done]}.get)
     monkeypatch.setattr(Ledger, "open", classmethod(lambda cls, pipeline: ledger))
     summary, _ = execute()
-    assert [(told["batch"], told["rows_published"], told["windows"]) for told in summary["batches"]] == [(1, 4, {"w": 4})]
+    [told] = summary["batches"]
+    assert (told["batch"], told["rows_published"], told["windows"]) == (1, 4, {"w": 4})
+    assert (told["rows_read"], told["rows_applied"], told["duplicates"], told["filtered"]) == (9, 6, 2, 1)
 
 
 @pytest.mark.parametrize(("code", "error"), [(1, JobFailedError), (2, AirflowFailException), (3, AirflowFailException)])

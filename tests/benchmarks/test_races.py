@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -117,6 +118,13 @@ def test_the_page_tells_the_latest_measurement_of_each_workload(tmp_path):
     assert "| slow | more than 60 |  | 0 |" in page
     assert "| slow / windowmill | more than 30 (20 to 30) × | ≥ 20 | reached |" in page
     assert f"pyspark {records[0]['versions']['pyspark']}" in page
+
+
+def test_the_page_has_a_place_for_each_measurement_that_is_recorded():
+    written = {
+        name for module in (race.ROOT / "benchmarks").glob("*.py") for name in re.findall(r'Measurement\(\s*"(\w+)"', module.read_text())
+    }
+    assert written <= set(report.ORDER)
 
 
 def test_recorded_commands_name_no_places():

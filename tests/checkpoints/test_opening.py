@@ -71,6 +71,12 @@ def test_rows_come_back_without_their_checksums(path):
     assert {tuple(row.values()) for row in found.to_pylist()} == {("a", 0, None, 0, 1), ("b", 1, None, 0, 2), (None, 2, 5, 0, 3)}
 
 
+def test_a_commit_of_others_whose_metadata_tell_of_a_batch_is_none_of_ours(path):
+    table = DeltaTable(path)
+    table.optimize.compact(commit_properties=CommitProperties(custom_metadata={"userMetadata": json.dumps({"job": "batch"})}))
+    assert open_state(str(path), left_at=table.version()) == RowCheck(str(path))
+
+
 def test_no_table_is_a_pipelines_first_or_a_loss(tmp_path):
     path = str(tmp_path / "state")
     assert open_state(path, left_at=None) == RowCheck(path)

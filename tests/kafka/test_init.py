@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from deltalake import DeltaTable
 
 from tests.kafka.brokers import PASSWORD, USER, Broker
@@ -79,6 +80,14 @@ def test_the_spec_runs_as_it_is(tmp_path, broker, topic, capsys):
     capsys.readouterr()
     assert main(["status", answer["spec"], "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows_read"] == 602
+
+
+def test_messages_that_were_sent_twice_are_told(broker, capsys):
+    topic = broker.topic()
+    sent = [json.dumps({"event_id": f"e{n}", "page": f"p{n % 3}", "n": n}).encode() for n in range(50)]
+    broker.send(topic, *sent, *sent[:5])
+    answer = told(capsys, "--source", f"kafka://{broker.address}/{topic}")
+    assert yaml.safe_load(Path(answer["spec"]).read_text())["dedup"] == {"by": ["event_id"]}
 
 
 def test_options_are_the_sources_own_and_a_secret_is_never_written(broker, topic, capsys, monkeypatch):
