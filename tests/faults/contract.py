@@ -17,6 +17,7 @@ from windowmill.checkpoints.batches import ApplyPlan, BackfillPlan, Batch, FoldP
 from windowmill.windowing.reference import rows_of
 from windowmill.windowing.reference.aggregates import compute
 from windowmill.windowing.reference.events import BEFORE, Course, Event, Record, Tally, ranks
+from windowmill.windowing.reference.windows import without_duplicates
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.windows.base import Window
 
@@ -168,6 +169,8 @@ class Contract:
         now, before = self.now, {}
         fresh, seen = self._arriving(pipeline, range(after + 1, through + 1), now.seen, least=now.reach)
         now.counted += [(number, row) for number in range(after + 1, through + 1) for row in self.versions[number].appended]
+        known = {event.number: event for own in now.events.values() for events in own.values() for event in events}
+        fresh = self._distinct(pipeline, fresh, known.values())
         for window in pipeline.windows:
             own = now.events.setdefault(window.name, {})
             before[window.name] = {key: self._shown(pipeline, window, events)[0] for key, events in own.items()}
@@ -331,24 +334,26 @@ class Contract:
 
     def _settled(self, pipeline: Pipeline, rows: Iterable[Row]) -> dict[Key, list[Event]]:
         """Events by key, none of them late."""
-        found: dict[Key, list[Event]] = {}
-        for row in sorted(filter(self._chosen, rows), key=lambda row: (row["t"], row["x"])):
-            event = self._event(pipeline, row, -1, BEFORE)
-            found.setdefault(event.key, []).append(event)
-        return found
+        rows = sorted(filter(self._chosen, rows), key=lambda row: (row["t"], row["x"]))
+        return _by_key(self._distinct(pipeline, [self._event(pipeline, row, -1, BEFORE) for row in rows]))
+
+    def _distinct(self, pipeline: Pipeline, events: Sequence[Event], known: Iterable[Event] = ()) -> list[Event]:
+        """Those of ``events`` that are no duplicates of one another, or of ``known`` ones."""
+        left = without_duplicates(pipeline, sorted([*known, *events], key=lambda event: (event.commit, event.order)))
+        numbers = {event.number for event in left}
+        return [event for event in events if event.number in numbers]
 
     def _read_again(self, pipeline: Pipeline, snapshot: int | None, through: int, base: list[Row] | None = None) -> dict[Key, list[Event]]:
         """Events by key: ``base``, or the table at ``snapshot``, settled, then rows appended through ``through`` as they arrived."""
         if base is None:
             base = [] if snapshot is None else list(self.versions[snapshot].table.values())
-        found = self._settled(pipeline, [row for row in base if row["t"] <= self.now.seen])
-        seen = max([BEFORE, *(event.time for events in found.values() for event in events)])
+        settled = self._settled(pipeline, [row for row in base if row["t"] <= self.now.seen])
+        found = [event for events in settled.values() for event in events]
+        seen = max([BEFORE, *(event.time for event in found)])
         versions = range(0 if snapshot is None else snapshot + 1, through + 1)
         arrived, _ = self._arriving(pipeline, versions, seen, most=self.now.reach)
-        for event in arrived:
-            if not self.now.purged or (event.commit, event.record.values) in self.now.counted:
-                found.setdefault(event.key, []).append(event)
-        return found
+        counted = [event for event in arrived if not self.now.purged or (event.commit, event.record.values) in self.now.counted]
+        return _by_key([*found, *self._distinct(pipeline, counted, found)])
 
     def _shown(self, pipeline: Pipeline, window: Window, events: list[Event]) -> tuple[Shown, Tally]:
         """The rows of a window and key that are shown by now."""
@@ -417,6 +422,13 @@ class Contract:
         )
         lacking, odd = wanted - found, found - wanted
         return [*(f"lacks {each}" for each in lacking), *(f"has {each}" for each in odd)]
+
+
+def _by_key(events: Iterable[Event]) -> dict[Key, list[Event]]:
+    found: dict[Key, list[Event]] = {}
+    for event in events:
+        found.setdefault(event.key, []).append(event)
+    return found
 
 
 def _bounds(row: Row) -> Row:

@@ -58,7 +58,15 @@ WANTED, BY = os.environ.get("WINDOWMILL_HISTORIES"), os.environ.get("WINDOWMILL_
 pytestmark = [pytest.mark.covers("P1", "P10")]
 if WANTED:
     pytestmark.append(pytest.mark.timeout(0))
-_COLUMNS = {"k": pa.string(), "t": pa.timestamp("us", "UTC"), "x": pa.int64(), "i": pa.int64(), "s": pa.string(), "u": pa.string()}
+_COLUMNS = {
+    "k": pa.string(),
+    "t": pa.timestamp("us", "UTC"),
+    "x": pa.int64(),
+    "i": pa.int64(),
+    "s": pa.string(),
+    "d": pa.int64(),
+    "u": pa.string(),
+}
 _AGGREGATES = {"n": {"count": "*"}, "total": {"sum": "i"}, "ids": {"collect": "x"}}
 _OTHERS = {
     "low": {"min": "i"},
@@ -76,8 +84,8 @@ _FILTERS: dict[str | None, Callable[[Row], bool]] = {
     "s <> 'y'": lambda row: bool(row["s"] != "y"),
 }
 _COMPUTED: dict[str, Callable[[Row], Any]] = {
-    "case when s = 'x' then i + 1 else i end": lambda row: row["i"] and row["i"] + (row["s"] == "x"),
-    "case when s = 'x' then -i else i end": lambda row: row["i"] and row["i"] * (-1 if row["s"] == "x" else 1),
+    "case when s = 'x' then i + 1 else i end": lambda row: row["i"] + 1 if row["i"] is not None and row["s"] == "x" else row["i"],
+    "case when s = 'x' then -i else i end": lambda row: -row["i"] if row["i"] and row["s"] == "x" else row["i"],
 }
 _STEPS = (
     *("append", "append", "append", "run", "run", "change", "change", "change", "redeliver", "apply", "apply", "backfill", "backfill"),
@@ -136,6 +144,11 @@ class History:
         if self.sifts:
             self.spec["steps"] = [{"columns": {"j": next(iter(_COMPUTED))}}]
             self.spec["aggregates"]["computed"] = {"sum": "j"}
+        #: Whether some rows are copies of others, in all but their number, and the spec may leave these out.
+        self.copies = rng.random() < 0.3
+        if self.copies:
+            del self.spec["aggregates"]["ids"]
+            self.spec |= self._dedup() if rng.random() < 0.7 else {}
         self.spec["windows"] = [self._window() for _ in range(rng.choice([1, 2, 2, 3]))]
         #: Whether the source records its changes.
         self.feed = rng.random() < 0.3
@@ -153,6 +166,9 @@ class History:
 
     def _computed(self, row: Row) -> Row:
         return {name: _COMPUTED[text](row) for step in self.spec.get("steps", ()) for name, text in step["columns"].items()}
+
+    def _dedup(self) -> dict[str, Any]:
+        return {"dedup": {"by": ["d"], "within": 10**9 if self.integers else "36500 days"}}
 
     def _window(self, name: str | None = None, kind: str | None = None) -> dict[str, Any]:
         self.named += name is None
@@ -220,6 +236,8 @@ class History:
         """`verify` finds no difference, but of changes that batches have not counted, or whose results were discarded."""
         loop.run(self.pipeline, quiet())  # what a run that died has left
         self.look()
+        if self.pipeline.dedup is not None and BY != "spark":
+            return  # it asks Spark which rows share an id
         found = verify(self.pipeline, quiet(), number=100, seed=self.rows)
         wrong = [f"{row.row}: {row.differences}" for row in found.comparison.differing]
         discarded = any(batch.verdict == "discarded" for batch in self.ledger.batches())
@@ -261,6 +279,7 @@ class History:
             "x": self.rows,
             "i": rng.choice([None, *range(-9, 10)]),
             "s": rng.choice(["x", "y", "y", "out"]),
+            "d": self.rows,
             "u": None,
         }
 
@@ -281,18 +300,26 @@ class History:
             rows.append(self._row(last - rng.randint(0, behind) * self.tick if late and held else now))
             if late and held and rng.random() < 0.5:  # beside another, whose window it may move
                 rows[-1]["t"] = rng.choice(sorted(held)[-6:]) + rng.randint(-4, 4) * self.tick
+            if self.copies and rng.random() < 0.3:
+                others = [*rows, *(self.versions[-1].table.values() if self.versions else ())]
+                rows.append({**rng.choice(others), "x": self._row(now)["x"]})
         self._write(rows)
 
     def _some(self) -> list[Row]:
         table = list(self.versions[-1].table.values())
         return self.rng.sample(table, min(len(table), self.rng.randint(1, 3)))
 
+    def _with_copies(self, some: list[Row]) -> list[Row]:
+        ids = {row["d"] for row in some}
+        return [row for row in self.versions[-1].table.values() if row["d"] in ids]
+
     def _change(self) -> None:
         some, rng = self._some(), self.rng
         if not some:
             return
-        where = f"x in ({', '.join(str(row['x']) for row in some)})"
         how = rng.choice(["update", "update", "delete", "merge", "move", "filter", "overwrite"])
+        some = some if how in ("delete", "overwrite") else self._with_copies(some if how in ("update", "filter") else some[:1])
+        where = f"x in ({', '.join(str(row['x']) for row in some)})"
         if how == "update":
             self.source.update(predicate=where, updates=rng.choice([{"i": "i + 3"}, {"k": "'b'"}, {"k": "'new'"}, {"i": "i"}]))
         elif how == "filter":
@@ -307,16 +334,15 @@ class History:
             new = [self._row(rng.choice(held) + rng.choice([0, 1, 500]) * self.tick)]
             if self.filter and rng.random() < 0.5:  # a row ahead of all, which the filter leaves out
                 new = [self._row(max(held) + 500 * self.tick) | {"s": "out"}]
-            moved = (
-                [{**some[0], "t": some[0]["t"] + rng.choice([-30, 5, 60]) * self.tick}] if how == "move" else [{**some[0], "i": 5}, *new]
-            )
+            further = rng.choice([-30, 5, 60]) * self.tick
+            moved = [{**row, "t": row["t"] + further} for row in some] if how == "move" else [*({**row, "i": 5} for row in some), *new]
             merging = self.source.merge(pa.Table.from_pylist(moved, schema=self.schema), "s.x = t.x", source_alias="s", target_alias="t")
             merging.when_matched_update_all().when_not_matched_insert_all().execute()
         self._looked_up()
 
     def _redeliver(self) -> None:
         """Some rows are deleted, and come again by an append, corrected, at times behind other commits."""
-        some = self._some()
+        some = self._with_copies(self._some()) if self.versions[-1].table else []
         if some:
             self.source.delete(f"x in ({', '.join(str(row['x']) for row in some)})")
             self._looked_up()
@@ -458,11 +484,13 @@ class History:
         self._applied(before, recompute=rng.random() < 0.25)
 
     def _sift(self) -> None:
-        """Another filter, or another step: all windows are recomputed over other rows, or other values of them."""
-        if not self.sifts:
+        """Another filter, another step, or other duplicates: all windows are recomputed over other rows, or other values of them."""
+        if not self.sifts and not self.copies:
             return
         before, rng = copy.deepcopy(self.spec), self.rng
-        if rng.random() < 0.6:
+        if self.copies and (not self.sifts or rng.random() < 0.5):
+            self.spec = {name: value for name, value in before.items() if name != "dedup"} | ({} if "dedup" in before else self._dedup())
+        elif rng.random() < 0.6:
             chosen = rng.choice(list(_FILTERS))
             self.spec["source"] = {name: value for name, value in before["source"].items() if name != "filter"}
             self.spec["source"] |= {"filter": chosen} if chosen else {}
