@@ -11,7 +11,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -32,6 +32,8 @@ ROWS_PER_FILE = 1_000_000
 ROWS_PER_GROUP, BYTES_PER_GROUP = 128 << 10, 64 << 20
 #: Delta keeps statistics of so many columns, from the first on.
 COLUMNS_WITH_STATISTICS = 32
+#: Key in a footer of the place of the file's index.
+_INDEX = "windowmill.index"
 #: Characters of a text in a statistic.
 _PREFIX = 32
 _NAME = re.compile(r"part-b\d{6,}-[0-9a-f]+-\d+-[0-9a-f]+-\d+\.snappy\.parquet")
@@ -56,10 +58,11 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """How the files of a table are written whose columns have few equal values."""
+    """How the files of a table are written whose columns have few equal values: without dictionaries and compression."""
 
     encodings: Mapping[str, str]  #: Parquet's encoding of each column.
     group_rows: int  #: Rows of a row group.
+    index: Callable[[pa.Table], bytes]  #: Bytes by which readers search a file with these rows; :func:`index_place` says where they are.
 
 
 class FileWriter(AbstractContextManager["FileWriter"]):
@@ -88,6 +91,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
         self._waiting: list[pa.Table] = []
         self._waiting_rows = self._waiting_bytes = self._rows = 0
         self._writer: pq.ParquetWriter | None = None
+        self._sink: pa.NativeFile | None = None
         self._with_nan: set[str] = set()
         self._footer: list[pq.FileMetaData] = []
         self._paths: list[str] = []
@@ -106,8 +110,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
     def _give_up(self) -> None:
         """Remove what has been written. The error that led here is reported, not that of a store which refuses this too."""
         with suppress(Exception):
-            if self._writer is not None:
-                self._writer.close()
+            self._close_writer()
         with suppress(OSError):
             _delete(self._fs, [f"{self._root}/{path}" for path in self._paths])
 
@@ -157,17 +160,23 @@ class FileWriter(AbstractContextManager["FileWriter"]):
             # All columns but floats, most of which differ. A writer has other names for nested columns.
             nested = any(map(pa.types.is_nested, self._schema.types))
             dictionaries = True if nested else [name for name in self._schema.names if name not in floats]
+            self._sink = self._fs.open_output_stream(f"{self._root}/{path}")
             self._writer = pq.ParquetWriter(
-                f"{self._root}/{path}",
+                self._sink,
                 self._schema,
-                filesystem=self._fs,
                 use_dictionary=dictionaries if self._packing is None else False,
                 column_encoding=None if self._packing is None else dict(self._packing.encodings),
+                compression="snappy" if self._packing is None else "none",
+                sorting_columns=pq.SortingColumn.from_ordering(self._schema, self._order) if self._order else None,
                 write_page_checksum=True,
                 store_schema=False,
                 metadata_collector=self._footer,
             )
         self._writer.write_table(table, row_group_size=ROWS_PER_GROUP if self._packing is None else self._packing.group_rows)
+        if self._packing is not None and self._sink is not None:
+            index = self._packing.index(table)
+            self._writer.add_key_value_metadata({_INDEX: f"{self._sink.tell()} {len(index)}"})
+            self._sink.write(index)  # between the last rows and the footer
         self._rows += table.num_rows
         self._with_nan |= {name for name in floats if pc.any(pc.is_nan(table.column(name))).as_py()}
 
@@ -175,13 +184,28 @@ class FileWriter(AbstractContextManager["FileWriter"]):
         self._flush()
         if self._writer is None:
             return
-        self._writer.close()
+        self._close_writer()
         path, [footer] = self._paths[-1], self._footer
         size = self._fs.get_file_info(f"{self._root}/{path}").size
         stats = json.dumps(_statistics(footer, self._schema, self._with_nan))
         self._files.append(DataFile(path, size, self._rows, time.time_ns() // 1_000_000, stats))
-        self._writer, self._rows, self._with_nan = None, 0, set()
+        self._rows, self._with_nan = 0, set()
         self._footer.clear()
+
+    def _close_writer(self) -> None:
+        if self._writer is not None and self._sink is not None:
+            self._writer.close()
+            self._sink.close()
+        self._writer = self._sink = None
+
+
+def index_place(footer: pq.FileMetaData) -> tuple[int, int] | None:
+    """Where the index of a file is that :class:`Packing` has made, and how many bytes it has; null if there is none."""
+    place = (footer.metadata or {}).get(_INDEX.encode())
+    if place is None:
+        return None
+    begin, size = place.split()
+    return int(begin), int(size)
 
 
 def write_files(

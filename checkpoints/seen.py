@@ -1,8 +1,8 @@
 """The table of remembered rows: an entry for each applied row of ``dedup``, with the row's id and time, until it expires. No JVM.
 
 Entries never change. Files are sorted by the high half of the id, which is a hash: the differences of its values in order take few bits. A
-batch searches files for the ids of its rows: it reads the high halves in the row groups that may hold some, and the rest of an entry only
-where the high half is one of its own.
+batch searches files for the ids of its rows. A Bloom filter in each file says which of them it may hold. Of the row groups that may hold
+these the batch reads the high halves, and the rest of an entry only where the high half is one of its own.
 
 A file goes with the batch after which all its entries have expired; entries have expired if their time lies before an instant. Small files
 are merged, the newest first, when there are more than :data:`FEW_FILES`, so that an entry is rewritten a logarithmic number of times, and
@@ -15,34 +15,47 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from windowmill.checkpoints.batches import Changes
-from windowmill.checkpoints.data_files import ROWS_PER_FILE, DataFile, Packing, write_files
+from windowmill.checkpoints.data_files import ROWS_PER_FILE, DataFile, Packing, index_place, write_files
 from windowmill.checkpoints.delta_tables import check_format, files_of, newest
 from windowmill.checkpoints.savepoints import Savepoint, saved_rows
 from windowmill.checkpoints.state.reading import open_file, reporting_damage
 from windowmill.checkpoints.state.tables import replacing
-from windowmill.checkpoints.stores import is_table
+from windowmill.checkpoints.stores import is_table, store_of
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import ID_HIGH, ID_LOW, TIME
 from windowmill.windowing.columnar.duplicates import ENTRIES
+from windowmill.windowing.slicing.edges import each_of
 
 if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Bools, Ints
 
 #: Column by which the rows of a file are sorted; different ids with the same high half are rare.
 ORDER = (ID_HIGH,)
-PACKING = Packing({ID_HIGH: "DELTA_BINARY_PACKED", ID_LOW: "PLAIN", TIME: "DELTA_BINARY_PACKED"}, group_rows=16 << 10)
+#: Bits of a filter for each value, and those of them that a value sets: 1 value in 200 seems to be held that is not.
+BITS, PROBES = 16, 4
+#: Bits of a word that values set: all but those of its last byte.
+_BITS_OF_WORD = np.left_shift(np.uint64(1), np.arange(56, dtype=np.uint64))
 #: Small files that are not merged.
 FEW_FILES = 8
 #: Most rows that are merged at a time, in memory.
 MERGED_ROWS = 2 * ROWS_PER_FILE
+
+
+def _filter_of(rows: pa.Table) -> bytes:
+    return filter_of(rows.column(ID_HIGH).to_numpy())
+
+
+PACKING = Packing({ID_HIGH: "DELTA_BINARY_PACKED", ID_LOW: "PLAIN", TIME: "DELTA_BINARY_PACKED"}, 16 << 10, _filter_of)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,26 +151,27 @@ def _entries(uri: str, files: Sequence[Mapping[str, Any]], since: int) -> Iterat
 
 def _matching(uri: str, file: Mapping[str, Any], high: Ints) -> pa.Table:
     """The entries of ``file`` whose high half is one of ``high``."""
-    found = [ENTRIES.empty_table()]
     with _opened(uri, file) as opened:
-        groups, sizes = list(range(opened.num_row_groups)), opened.metadata
-        if len(high) < len(groups):  # else nearly all may hold some
-            groups = [number for number in groups if _may_hold(sizes.row_group(number), high)]
-        if groups:
-            own = opened.read_row_groups(groups, columns=[ID_HIGH], use_threads=False).column(ID_HIGH).to_numpy()
-            held = _held(own, high)
-            begins = np.cumsum([0, *(sizes.row_group(number).num_rows for number in groups)])
-            places = np.flatnonzero(np.add.reduceat(held, begins[:-1])).tolist() if held.any() else []
-            if places:
-                chosen = [slice(begins[place], begins[place + 1]) for place in places]
-                rest = opened.read_row_groups([groups[place] for place in places], columns=[ID_LOW, TIME], use_threads=False)
-                high_of, held_of = (np.concatenate([column[each] for each in chosen]) for column in (own, held))
-                rows = pa.table([pa.array(high_of), rest.column(ID_LOW), rest.column(TIME)], schema=ENTRIES)
-                found.append(rows.filter(pa.array(held_of)))
-    return pa.concat_tables(found)
+        sizes = opened.metadata
+        if (place := index_place(sizes)) is not None:
+            with store_of(uri).open_input_file(file["path"]) as plain:
+                high = high[may_hold(plain.read_at(place[1], place[0]), high)]
+        groups = [number for number in range(sizes.num_row_groups) if _spans(sizes.row_group(number), high)]
+        if not groups:
+            return ENTRIES.empty_table()
+        own = opened.read_row_groups(groups, columns=[ID_HIGH], use_threads=False).column(ID_HIGH).to_numpy()
+        places = _places(own, high, is_sorted=sizes.row_group(0).sorting_columns != ())
+        begins = np.cumsum([0, *(sizes.row_group(number).num_rows for number in groups)])
+        holding, of_place = np.unique(np.searchsorted(begins, places, side="right") - 1, return_inverse=True)
+        if not len(holding):
+            return ENTRIES.empty_table()
+        rest = opened.read_row_groups([groups[place] for place in holding.tolist()], columns=[ID_LOW, TIME], use_threads=False)
+        skipped = begins[holding] - np.cumsum([0, *(begins[holding + 1] - begins[holding])[:-1]])
+        found = rest.take(pa.array(places - skipped[of_place]))
+        return pa.table([pa.array(own[places]), *found.columns], schema=ENTRIES)
 
 
-def _may_hold(group: Any, high: Ints) -> bool:
+def _spans(group: Any, high: Ints) -> bool:
     """Whether a row group may hold one of the values ``high`` by its statistics."""
     span = group.column(0).statistics
     if span is None or not span.has_min_max:
@@ -166,12 +180,39 @@ def _may_hold(group: Any, high: Ints) -> bool:
     return bool(first < len(high) and high[first] <= span.max)
 
 
-def _held(own: Ints, high: Ints) -> Bools:
-    """Mask of those of ``own`` that are among ``high``, which are in ascending order."""
-    if 8 * len(high) > len(own) or (own[1:] < own[:-1]).any():  # many, or others have rewritten the file
-        return np.asarray(high[np.minimum(np.searchsorted(high, own), len(high) - 1)] == own, np.bool_)
-    held = np.zeros(len(own), np.bool_)
+def _places(own: Ints, high: Ints, *, is_sorted: bool) -> Ints:
+    """The places, in order, of those of ``own`` that are among ``high``, which are in ascending order."""
+    if not is_sorted:  # others have rewritten the file
+        return np.flatnonzero(high[np.minimum(np.searchsorted(high, own), len(high) - 1)] == own)
     first, behind = (np.searchsorted(own, high, side=side) for side in ("left", "right"))
-    for begin, end in zip(first[first < behind].tolist(), behind[first < behind].tolist(), strict=True):
-        held[begin:end] = True
-    return held
+    index, nth = each_of(behind - first)
+    return np.asarray(first[index] + nth, np.int64)
+
+
+def filter_of(high: Ints) -> bytes:
+    """A Bloom filter of the hashes ``high``: words of 8 bytes. Each hash sets bits of one word; its last byte is the xor of the others.
+
+    Blocked as in Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters" (2007), section 2.1.
+    """
+    words = np.zeros(max(1, -(-len(high) * BITS // len(_BITS_OF_WORD))), "<u8")
+    np.bitwise_or.at(words, *_bits_in(len(words), high))
+    own = words.view(np.uint8).reshape(-1, 8)
+    own[:, 7] = np.bitwise_xor.reduce(own[:, :7], axis=1)
+    return words.tobytes()
+
+
+def may_hold(filtered: bytes, high: Ints) -> Bools:
+    """Mask of those of ``high`` that may be among the ``filtered`` hashes; raises ``ValueError`` if the filter is damaged."""
+    words = np.frombuffer(filtered, "<u8")
+    places, bits = _bits_in(len(words), high)
+    found = words[places]
+    if np.bitwise_xor.reduce(found.view(np.uint8).reshape(-1, 8), axis=1).any():
+        raise ValueError("a filter of ids is damaged")
+    return np.asarray(found & bits == bits, np.bool_)
+
+
+def _bits_in(n_words: int, high: Ints) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+    """The word of each hash in a filter of so many words, by its upper half, and the bits that it sets there, by its lower half."""
+    unsigned = high.view(np.uint64)
+    bits = reduce(np.bitwise_or, (_BITS_OF_WORD[(unsigned >> np.uint64(8 * n) & np.uint64(255)) % 56] for n in range(PROBES)))
+    return (unsigned >> np.uint64(32)) * np.uint64(n_words) >> np.uint64(32), bits

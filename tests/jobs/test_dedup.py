@@ -7,6 +7,7 @@ import os
 import random
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
@@ -206,7 +207,7 @@ def test_whatever_happens_rows_are_those_without_duplicates(tmp_path, monkeypatc
         monkeypatch.setattr(seen, "MERGED_ROWS", 60)
         for module in (seen, data_files):
             monkeypatch.setattr(module, "ROWS_PER_FILE", 25)
-        monkeypatch.setattr(seen, "PACKING", data_files.Packing(seen.PACKING.encodings, group_rows=4))
+        monkeypatch.setattr(seen, "PACKING", replace(seen.PACKING, group_rows=4))
     # What reads a snapshot takes copies in the order of their times: only exact ones are the same whichever of them counts.
     exact = rng.random() < 0.5
     spec, named = a_spec(rng), 0
