@@ -138,7 +138,7 @@ def stale_code() -> list[Path]:
     """Files of compiled code, if one of them is older than a source.
 
     Numba compares a kernel with its own file, not with those of its helpers: code of old helpers stays in use, or fails with
-    ``Can't get attribute``. An installation writes all sources anew; ``git pull`` does not.
+    ``Can't get attribute``. An installation writes all sources again; ``git pull`` does not.
     """
     folder = Path(__file__).parent
     compiled_in = Path(hopping_windows.dispatcher.stats.cache_path)
