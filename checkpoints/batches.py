@@ -505,9 +505,10 @@ class Changes:
     adds: tuple[DataFile, ...] = ()
     #: Files with rows that no rule judges: those of removed files that stay (a backfill), retracted windows (a restatement).
     kept: tuple[DataFile, ...] = ()
-    #: Paths of the files that ``adds`` and ``kept`` replace, as the table names them; without ``replaces`` these are all files.
+    #: Paths of the files that ``adds`` and ``kept`` replace, as the table names them.
+    #: Without ``replaces`` these are all files, or of the remembered rows those that have expired or are merged.
     removes: tuple[str, ...] = ()
-    #: Range (begin, end] of window ends whose rows are replaced; null to append.
+    #: Range (begin, end] of window ends whose rows are replaced; all of the axis for all rows; null to append.
     replaces: tuple[int, int] | None = None
     #: The table's schema (Delta JSON), from which it is made, or widened. Null in a record if the table had all columns.
     schema: str | None = None

@@ -27,9 +27,8 @@ from windowmill.checkpoints.data_files import ROWS_PER_FILE, DataFile, Packing, 
 from windowmill.checkpoints.delta_tables import check_format, files_of, newest
 from windowmill.checkpoints.savepoints import Savepoint, saved_rows
 from windowmill.checkpoints.state.reading import open_file, reporting_damage
-from windowmill.checkpoints.state.tables import replacing
 from windowmill.checkpoints.stores import is_table
-from windowmill.windowing.axis import AXIS_END
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import ID_HIGH, ID_LOW, TIME
 from windowmill.windowing.columnar.duplicates import ENTRIES
 
@@ -69,8 +68,10 @@ class SeenTable:
 
         ``rebuilt``: whether the entries take the place of all others.
         """
-        if rebuilt or not is_table(self.path):
-            return replacing(self.path, Changes.of(ENTRIES, adds) if adds else None)
+        if rebuilt:
+            return self.replaced_by(adds)
+        if not is_table(self.path):
+            return Changes.of(ENTRIES, adds) if adds else None
         with reporting_damage(self.path):
             table = newest(self.path)
             files = sorted(files_of(table), key=greatest_time)
@@ -81,10 +82,14 @@ class SeenTable:
         removes = tuple(str(file["path"]) for file in (*expired, *merged))
         return Changes.of(ENTRIES, adds, kept=kept, removes=removes) if adds or removes else None
 
-    def replaced_by(self, entries: pa.Table, *, batch: int, attempt: str) -> Changes | None:
-        """The changes by which ``entries``, which it writes to files, take the place of all others; null for none."""
-        adds = write_files(self.path, ENTRIES, [entries], batch=batch, attempt=attempt, order=ORDER, packing=PACKING)
-        return replacing(self.path, Changes.of(ENTRIES, adds) if adds else None)
+    def replaced_by(self, adds: Sequence[DataFile]) -> Changes | None:
+        """The changes by which the entries ``adds`` take the place of all others; null for none."""
+        removes = [str(file["path"]) for file in files_of(newest(self.path))] if is_table(self.path) else []
+        return Changes.of(ENTRIES, adds, removes=removes, replaces=(AXIS_BEGIN, AXIS_END)) if adds or removes else None
+
+    def written(self, entries: pa.Table, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
+        """Write ``entries`` to files of the table, which no commit has added yet."""
+        return write_files(self.path, ENTRIES, [entries], batch=batch, attempt=attempt, order=ORDER, packing=PACKING)
 
 
 def restored(folder: str, entry: Savepoint, path: str, *, batch: int, attempt: str) -> Changes | None:
@@ -96,7 +101,7 @@ def restored(folder: str, entry: Savepoint, path: str, *, batch: int, attempt: s
     for number, (name, n_rows) in enumerate(entry.remembered.items()):
         rows = [saved_rows(folder, entry, name, n_rows)]
         adds += write_files(path, ENTRIES, rows, batch=batch, attempt=attempt, task=number, order=ORDER, packing=PACKING)
-    return replacing(path, Changes.of(ENTRIES, adds) if adds else None)
+    return SeenTable(path).replaced_by(adds)
 
 
 def greatest_time(file: Mapping[str, Any]) -> int:

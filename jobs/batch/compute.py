@@ -19,7 +19,7 @@ from windowmill.checkpoints.committer import ReplacedRange
 from windowmill.checkpoints.data_files import DataFile, remove
 from windowmill.checkpoints.delta_tables import delta_rs_can_write, newest
 from windowmill.checkpoints.quoting import sql_text
-from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_of, replacing
+from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_of
 from windowmill.checkpoints.stores import is_table, use_options
 from windowmill.jobs.batch.applying import carried_of, has_revisions, with_gaps
 from windowmill.jobs.batch.corrections import superseded
@@ -308,7 +308,7 @@ def _remembered(job: Job, emission: Emission, adds: Sequence[DataFile]) -> Chang
     """What the batch changes in the table of remembered rows, to which it has written the files ``adds``; null for nothing."""
     plan, place = job.plan, job.runnable.places.seen
     if job.input.pipeline.dedup is None:  # the spec leaves no rows out any more
-        return replacing(place, None)
+        return _seen().SeenTable(place).replaced_by(()) if is_table(place) else None
     if not plan.remembers or plan.restates:
         return None
     table, since = _seen().SeenTable(place), _remembered_since(job, emission)

@@ -596,7 +596,7 @@ class Restatement:
             # The row that runs have applied may be a later one than the one that counts by event time: it stays remembered, too.
             known = table.matching(distinct_values(entries.column(ID_HIGH).to_numpy()), AXIS_BEGIN)
             entries = pa.concat_tables([entries, known]).group_by(entries.column_names, use_threads=False).aggregate([])
-            remembered = table.replaced_by(entries, batch=self.plan.batch, attempt=self.plan.attempt)
+            remembered = table.replaced_by(table.written(entries, batch=self.plan.batch, attempt=self.plan.attempt))
             changes |= {} if remembered is None else {"seen": remembered}
         if self.taken:
             changes["quarantine"] = self._quarantine(changes.get("quarantine", Changes()).adds)

@@ -622,6 +622,23 @@ def test_files_that_others_rewrite_lose_no_entry(tmp_path, monkeypatch):
 
 
 @pytest.mark.local
+def test_entries_that_a_restatement_forgets_go_from_files_that_others_rewrite(tmp_path):
+    own = Counted(tmp_path, a_grid(within=1_000))
+    for row in ((1, "a", "x"), (2, "a", "y")):
+        own.land(row)
+        own.run()
+    DeltaTable(tmp_path / "source").delete("id = 'x'")
+    arm("seen.before")
+    with pytest.raises(DiedError):
+        own.run()
+    failpoints.disarm()
+    DeltaTable(tmp_path / "sink.windowmill" / "seen").optimize.compact()
+    own.land((6, "a", "x"), (60, "a", "z"))
+    own.run()
+    assert own.rows == {("a", 10): 2}
+
+
+@pytest.mark.local
 @pytest.mark.parametrize("range_", [(50, None), (None, 50), "backfill"])
 def test_a_range_does_not_divide_rows_with_equal_ids(tmp_path, range_):
     """Of two rows with other times and keys the later one came first, and counts until all windows are computed again."""
