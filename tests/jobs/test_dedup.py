@@ -690,6 +690,20 @@ def test_a_changed_spec_finds_duplicates_of_rows_before_its_windows(tmp_path, wi
 
 
 @pytest.mark.local
+def test_a_changed_spec_reads_the_rows_that_decide_about_those_that_decide(tmp_path):
+    """The first row makes the second one a duplicate, which lies near enough to the third one."""
+    own = Counted(tmp_path, a_grid(within=60) | {"windows": [{"name": "hours", "type": "tumbling", "size": 60}]})
+    for time in (530, 580, 630):
+        own.land((time, "a", "x"))
+    own.run()
+    own.apply(history=None, windows=[*own.spec["windows"], {"name": "sevens", "type": "tumbling", "size": 7}])
+    own.land((800, "a", "z"))
+    own.run()
+    found = latest(own.pipeline, DeltaTable(tmp_path / "sink").to_pyarrow_table().to_pylist())
+    assert {(row["window_end"], row["n"]) for row in found if row["window"] == "hours"} == {(540, 1), (660, 1)}
+
+
+@pytest.mark.local
 @pytest.mark.parametrize(("by", "steps"), [("event.id", []), ("e", [{"columns": {"e": "event.id"}}]), ("d", [])])
 def test_ids_of_another_kind_are_refused(tmp_path, by, steps):
     def land(number: pa.DataType, decimals: int) -> None:
