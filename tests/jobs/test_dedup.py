@@ -721,6 +721,20 @@ def test_ids_of_another_kind_are_refused(tmp_path, by, steps):
 
 
 @pytest.mark.local
+def test_ids_of_another_kind_in_a_looked_up_table_are_refused(tmp_path):
+    names = {"key": ["a"], "number": [7]}
+    write_deltalake(tmp_path / "names", pa.table(names))
+    lookup = {"path": str(tmp_path / "names"), "on": {"k": "key"}, "columns": ["number"]}
+    own = Counted(tmp_path, a_grid() | {"dedup": {"by": ["number"]}, "steps": [{"lookup": lookup}]})
+    own.land((1, "a", "x"))
+    own.run()
+    write_deltalake(tmp_path / "names", pa.table(names | {"number": ["7"]}), mode="overwrite", schema_mode="overwrite")
+    own.land((2, "a", "y"))
+    with pytest.raises(SourceSchemaError, match=r"lookup names: column 'number' of .* was BIGINT and is now STRING"):
+        own.run()
+
+
+@pytest.mark.local
 def test_rows_without_a_match_are_known_to_a_restatement(tmp_path):
     write_deltalake(tmp_path / "names", pa.table({"key": ["a"], "name": ["A"]}))
     lookup = {"path": str(tmp_path / "names"), "on": {"k": "key"}, "columns": ["name"], "missing": "quarantine"}
