@@ -447,6 +447,8 @@ def _filtering(pipeline: Pipeline, source: SourceTable) -> PlainRows | None:
         conditions = local_conditions(pipeline, columns)
     except NotPlainError:
         return None
+    if pipeline.own_filter in conditions.outside:
+        return None
     return PlainRows(pipeline, (), (), Form(columns.arrow, columns.fixed_lengths), conditions)
 
 
