@@ -33,7 +33,7 @@ from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, ROW, TIME
 from windowmill.windowing.columnar.hashes import KeyShare
-from windowmill.windowing.columnar.rows import without_empty_chunks
+from windowmill.windowing.columnar.rows import without, without_empty_chunks
 from windowmill.windowing.watermark import BEFORE, LatenessRule, first_of_commit, seen_before
 
 if TYPE_CHECKING:
@@ -150,14 +150,6 @@ def _column(times: Sequence[Times], name: str) -> Ints:
     return np.array([getattr(each, name) for each in times], np.int64)
 
 
-def without(rows: pa.Table, numbers: Ints) -> pa.Table:
-    """``rows`` without those of these ``numbers``, which are in ascending order; O(n log m)."""
-    if not len(numbers):
-        return rows
-    own = rows.column(NUMBER_OF).to_numpy()
-    return rows.filter(pa.array(numbers[np.minimum(np.searchsorted(numbers, own), len(numbers) - 1)] != own))
-
-
 for _kind in (CheckedFile, RowGroup, Times):
     returnable(_kind)
 
@@ -230,7 +222,7 @@ class FileRows:
         for rows in self.plain.read_part(part, columns, conditions, latest=self.latest):
             watermarks = None if found is None else np.full(rows.num_rows, found, np.int64)
             arrived = with_arrival(rows, self.survey.starts[part.index] + rows.column(ROW).to_numpy(), watermarks)
-            yield arrived if self.left_out is None else without(arrived, self.left_out)
+            yield arrived if self.left_out is None else without(arrived, NUMBER_OF, self.left_out)
 
 
 def examined_all(spark: SparkSession, plain: PlainRows, columns: Sequence[str], options: Mapping[str, Options]) -> list[CheckedFile] | None:

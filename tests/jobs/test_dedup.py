@@ -441,6 +441,19 @@ def test_a_restatement_counts_the_copy_of_a_row_that_is_gone(tmp_path):
 
 
 @pytest.mark.local
+def test_a_restatement_counts_the_copy_of_a_row_on_which_a_condition_fails_now(tmp_path):
+    own = Counted(tmp_path, a_grid(within=30) | {"aggregates": {"n": {"count": "*", "where": "cast(k as int) > 0"}}, "keys": ["id"]})
+    own.land((1, "1", "x"))
+    own.land((2, "1", "x"), (60, "1", "z"))
+    own.run()
+    DeltaTable(tmp_path / "source").update(predicate="t = 1", updates={"k": "'none'"})
+    own.run()
+    assert own.batches()[-1].counts.quarantined == {"bad_condition": 1}
+    found = latest(own.pipeline, DeltaTable(tmp_path / "sink").to_pyarrow_table().to_pylist())
+    assert [(row["id"], row["window_end"], row["n"]) for row in found] == [("x", 10, 1)]
+
+
+@pytest.mark.local
 def test_entries_expire_with_the_watermark_and_are_merged(tmp_path, monkeypatch):
     monkeypatch.setattr(seen, "FEW_FILES", 3)
     own = Counted(tmp_path, a_grid())

@@ -13,10 +13,12 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import ID_HIGH, ID_LOW, TIME
@@ -43,13 +45,18 @@ def ids_of(values: pa.Table) -> tuple[Ints, Ints]:
     Equal rows have equal ids in every process. Different ones have the same with a probability of 2^-128 a pair, unless their values were
     made to: the hash is not cryptographic.
     """
-    high, low = (row_checksums(values.rename_columns(_seeds(half, values.schema))).to_numpy() for half in ("high", "low"))
-    return high, low
+    return half_of_ids(values, "high").to_numpy(), half_of_ids(values, "low").to_numpy()
 
 
-def _seeds(half: str, schema: pa.Schema) -> list[str]:
-    """Names of columns that give each its own hash in each half."""
-    return [f"{half} {place} {kind_of(field.type)}" for place, field in enumerate(schema)]
+def half_of_ids(values: pa.Table, half: Literal["high", "low"]) -> pa.Array:
+    """One half of the id of each row of ``values``, as of :func:`ids_of`."""
+    # The names of columns give each its own hash in each half.
+    return row_checksums(values.rename_columns([f"{half} {place} {kind_of(field.type)}" for place, field in enumerate(values.schema)]))
+
+
+def has_each(rows: pa.Table, by: Sequence[str]) -> pa.ChunkedArray:
+    """Mask of the ``rows`` that have an id: those without a null in the columns ``by``."""
+    return reduce(pc.and_, (pc.is_valid(rows.column(name)) for name in by))
 
 
 def kind_of(kind: pa.DataType) -> str:
