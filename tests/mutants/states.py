@@ -19,7 +19,7 @@ DEDUP = "tests/jobs/test_dedup.py::test_"
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
     f"{DUPLICATES}duplicates_are_those_of_a_search_however_commits_are_cut_into_batches": [
-        ("ids-are-not-used-again", "windowing.columnar.duplicates:duplicates", always("np.abs(_) <= within")),
+        ("ids-are-not-used-again", "windowing.columnar.duplicates:duplicates", always("np.abs(_ - _[first]) <= within")),
         ("rows-that-came-too-late-are-remembered", "windowing.columnar.duplicates:_walked", without("counts")),
         ("rows-of-a-commit-are-forgotten", "windowing.columnar.duplicates:_walked", without("insort(together, time)")),
     ],
