@@ -54,7 +54,7 @@ class SeenTable:
         """The entries whose high half is one of ``high``, which are in ascending order, and whose time is at or after ``since``."""
         if not is_table(self.path) or not len(high):
             return ENTRIES.empty_table()
-        with reporting_damage(self.path):
+        with reporting_damage(self.path, "seen"):
             table = newest(self.path)
             check_format(table, "seen")
             files = [file for file in files_of(table) if greatest_time(file) >= since]
@@ -72,7 +72,7 @@ class SeenTable:
             return self.replaced_by(adds)
         if not is_table(self.path):
             return Changes.of(ENTRIES, adds) if adds else None
-        with reporting_damage(self.path):
+        with reporting_damage(self.path, "seen"):
             table = newest(self.path)
             files = sorted(files_of(table), key=greatest_time)
             expired = [file for file in files if greatest_time(file) < since]
@@ -126,7 +126,7 @@ def to_merge(files: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 @contextmanager
 def _opened(uri: str, file: Mapping[str, Any]) -> Iterator[pq.ParquetFile]:
-    opened = open_file(uri, file)
+    opened = open_file(uri, file, "seen")
     try:
         yield opened
     finally:

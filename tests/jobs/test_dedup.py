@@ -32,7 +32,15 @@ from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.dataframe import aggregate
 from windowmill.jobs.verify.check import verify
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.errors import HeldError, OutOfTurnError, SourceSchemaError, SpecError, UnsupportedError, WindowmillError
+from windowmill.windowing.errors import (
+    HeldError,
+    OutOfTurnError,
+    SourceSchemaError,
+    SpecError,
+    StateCorruptError,
+    UnsupportedError,
+    WindowmillError,
+)
 from windowmill.windowing.specfile import parse_pipeline
 
 Row = dict[str, Any]
@@ -649,6 +657,19 @@ def test_entries_that_a_restatement_forgets_go_from_files_that_others_rewrite(tm
     own.land((6, "a", "x"), (60, "a", "z"))
     own.run()
     assert own.rows == {("a", 10): 2}
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: bytes(200) + data[200:]], ids=["shorter", "other"])
+def test_a_damaged_table_of_remembered_rows_is_named(tmp_path, damage):
+    own = Counted(tmp_path, a_grid())
+    own.land((1, "a", "x"))
+    own.run()
+    [file] = (tmp_path / "sink.windowmill" / "seen").glob("*.parquet")
+    file.write_bytes(damage(file.read_bytes()))
+    own.land((2, "a", "x"))
+    with pytest.raises(StateCorruptError, match=rf"^seen (file://)?{tmp_path}/sink\.windowmill/seen/?: "):
+        own.run()
 
 
 @pytest.mark.local
