@@ -66,9 +66,9 @@ def compute_locally(job: Job, given: tuple[pa.Table, int] | None = None, step: S
     with step("survey", "which windows the new rows complete"):
         surveyed = local.survey(batch, parts, given)
     new, found = surveyed.new, None
-    if batch.pipeline.dedup is not None and new is not None and (dedup := _deduplication(job, surveyed)) is not None:
+    if batch.finds_duplicates_by and new is not None:
         with step("dedup", "rows whose values have been seen"):
-            new, found = dedup.of_new(new, batch)
+            new, found = _deduplication(job, surveyed).of_new(new, batch)
     with step("restore", "the state that rows and windows need"):
         loaded = [local.load(part, new, surveyed.emission, job.state) for part in parts]
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
@@ -83,11 +83,9 @@ def compute_locally(job: Job, given: tuple[pa.Table, int] | None = None, step: S
         return _computed(job, targets, surveyed, output, _replaced(job, surveyed.emission))
 
 
-def _deduplication(job: Job, surveyed: BatchSurvey[Any]) -> Deduplication | None:
-    """How duplicates are found among the rows that the batch reads; null for a restatement, which has written rows without them."""
+def _deduplication(job: Job, surveyed: BatchSurvey[Any]) -> Deduplication:
+    """How duplicates are found among the rows that the batch reads."""
     plan, batch = job.plan, job.input
-    if plan.restates:
-        return None
     table = _seen().SeenTable(job.runnable.places.seen) if batch.restores else None
     since = _remembered_since(job, surveyed.emission) if plan.remembers else AXIS_END
     found: Deduplication = imported("windowmill.jobs.layouts.unique:Deduplication").of(batch, table, since)
@@ -166,9 +164,9 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
     done: list[Output] = []
     kept: list[DataFile] = []
     try:
-        if job.input.pipeline.dedup is not None and new is not None and (dedup := _deduplication(job, surveyed)) is not None:
+        if job.input.finds_duplicates_by and new is not None:
             with step("dedup", "rows whose values have been seen"):
-                new, unique = tasks.without_duplicates(spark, job.input, new, dedup, targets)
+                new, unique = tasks.without_duplicates(spark, job.input, new, _deduplication(job, surveyed), targets)
         with step("restore", "the state that rows and windows need"):
             shares = new.shares() if finished is not None and isinstance(new, FileRows) else [new]
             loaded = [[tasks.load(part, own, surveyed.emission, job.state, spark) for own in shares] for part in parts]

@@ -68,11 +68,11 @@ class Survey:
     seen: int | None  #: Greatest event time after the batch; null if no row ever had one.
     starts: tuple[int, ...]  #: Number before the first row of each file.
     low: int | None  #: An event time that no late row is before; null if there are no late rows.
-    watermarks: tuple[int | None, ...]  #: For each part, the watermark that its rows find; null if none of them can be late.
+    watermarks: tuple[int | None, ...]  #: For each part, the watermark that its rows find; null where it makes no difference.
 
     @property
     def has_late(self) -> bool:
-        return any(watermark is not None for watermark in self.watermarks)
+        return self.low is not None
 
 
 def times_of(rows: Sequence[pa.Table]) -> Times:
@@ -119,8 +119,9 @@ def surveyed(batch: TableInput, files: Sequence[int], times: Sequence[Times], *,
     index, low, high = np.array(files, np.int64), _column(times, "low"), _column(times, "high_at_least")
     # Parts that were not read cannot raise the watermark beyond that of parts before them.
     watermarks = watermarks_at_arrival(index, np.array(batch.commits, np.int64)[index], high, batch)
-    late = (low < watermarks) | (every & (index >= batch.snapshot_files))
-    lows, highs = low[late & (low < AXIS_END)], high[high > BEFORE]
+    late = low < watermarks
+    known = late | (every & (index >= batch.snapshot_files))
+    lows, highs = low[late], high[high > BEFORE]
     counts = np.zeros(1 + max(files, default=-1), np.int64)
     np.maximum.at(counts, index, _column(times, "last"))
     return Survey(
@@ -128,7 +129,7 @@ def surveyed(batch: TableInput, files: Sequence[int], times: Sequence[Times], *,
         max((at for at in (batch.seen, *highs.tolist()) if at is not None), default=None),
         tuple(lateness.starts_of(counts.tolist(), batch.commits, batch.first_row).tolist()),
         int(lows.min()) if len(lows) else None,
-        tuple(int(at) if may_be else None for at, may_be in zip(watermarks, late, strict=True)),
+        tuple(int(at) if is_known else None for at, is_known in zip(watermarks, known, strict=True)),
     )
 
 
