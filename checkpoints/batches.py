@@ -191,11 +191,6 @@ class Plan(_Kinds):
         return None
 
     @property
-    def corrected(self) -> tuple[int, int]:
-        """First and last version of the source with these corrections."""
-        return 0, -1
-
-    @property
     def passes_over(self) -> bool:
         """Whether it reads unread versions even if they changed rows: the rows that they removed cannot be read any more."""
         return False
@@ -327,10 +322,6 @@ class RestatePlan(_ReplacingPlan):
     def leaves_through(self) -> int | None:
         # One that the user asks for reads versions that have been read.
         return self.range_from if self.upstream and self.changed is not None and self.to_version > self.from_version else None
-
-    @property
-    def corrected(self) -> tuple[int, int]:
-        return self.changed or (0, -1)
 
     def recomputes_end(self, end: int) -> bool:
         within = (self.range_from is None or self.range_from < end) and (self.range_to is None or end <= self.range_to)

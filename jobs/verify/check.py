@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from rich.filesize import decimal
 
-from windowmill.checkpoints.batches import Batch, effective_batches
+from windowmill.checkpoints.batches import Batch, RestatePlan, effective_batches
 from windowmill.checkpoints.current import CurrentView, MadeOfSink, opened
 from windowmill.checkpoints.delta_tables import own_commit
 from windowmill.checkpoints.ledger import Ledger
@@ -296,8 +296,10 @@ class _Left:
         columns = list(dict.fromkeys([*pipeline.keys, *axis.axis]))
         times: list[tuple[Batch, Mapping[tuple[Any, ...], Ints] | None]] = []
         for batch in found:
+            assert isinstance(batch.plan, RestatePlan)
+            assert batch.plan.changed is not None
             try:
-                timed = axis.of(changed_rows(rows, *batch.plan.corrected, columns))
+                timed = axis.of(changed_rows(rows, *batch.plan.changed, columns))
             except SourceRangeGoneError:
                 times.append((batch, None))
             else:
