@@ -568,6 +568,20 @@ def test_verify_compares_values_as_runs_do(tmp_path, spark, monkeypatch, kind, v
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("windows", [None, [{"name": "visit", "type": "session", "gap": 6}]])
+def test_verify_takes_columns_of_any_name(tmp_path, spark, monkeypatch, windows):
+    names = ["_closed_through", "_text", "_times", "_id", "_from", "_gap", "_session", "reason"]
+    for rows in ([(1, "x"), (2, "x"), (60, "y")], [(3, "z")]):  # the last one is too late
+        times, ids = zip(*rows, strict=True)
+        table = pa.table({"t": times, "k": ["a"] * len(rows)} | dict.fromkeys(names, ids))
+        write_deltalake(tmp_path / "source", table, mode="append")
+    own, differing = verified(tmp_path, monkeypatch, dedup={"by": names}, **({} if windows is None else {"windows": windows}))
+    assert differing == []
+    assert list(own.rows.values()) == [1]
+    assert own.batches()[-1].counts.rows_quarantined == 1
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("window", "until", "late", "counted"),
     [
@@ -607,6 +621,10 @@ def test_commands_say_what_was_left_out(tmp_path, capsys, monkeypatch):
         assert text in " ".join(capsys.readouterr().out.split())
     assert main(["report", "own.yaml"]) == 0
     assert "duplicates, left out" in (tmp_path / "sink.windowmill" / "report.html").read_text()
+    own.spec["source"]["filter"] = "soundex(k) = 'A000'"
+    Path("own.yaml").write_text(yaml.safe_dump(own.spec))
+    assert main(["explain", "own.yaml"]) == 0
+    assert "restatements are refused, as only Spark evaluates source.filter" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.local
