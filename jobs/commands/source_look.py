@@ -465,7 +465,7 @@ def measured(pipeline: Pipeline, source: SourceTable) -> Measured | None:
 
 
 def _columns(pipeline: Pipeline, known: Mapping[str, pa.DataType]) -> list[str]:
-    """The columns from which results are computed: times, keys, those that tell duplicates, and arguments of aggregates."""
+    """The columns from which results are computed: times, keys, those of ``dedup``, and arguments of aggregates."""
     named = [pipeline.time.column, pipeline.time.end or pipeline.time.column, *pipeline.keys]
     named += () if pipeline.dedup is None else pipeline.dedup.by
     named += [name for aggregate in pipeline.aggregates.values() for name in aggregate.columns]

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cached_property, partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -296,10 +296,10 @@ class _Left:
         columns = list(dict.fromkeys([*pipeline.keys, *axis.axis]))
         times: list[tuple[Batch, Mapping[tuple[Any, ...], Ints] | None]] = []
         for batch in found:
-            assert isinstance(batch.plan, RestatePlan)
-            assert batch.plan.changed is not None
+            changed = cast("RestatePlan", batch.plan).changed
+            assert changed is not None
             try:
-                timed = axis.of(changed_rows(rows, *batch.plan.changed, columns))
+                timed = axis.of(changed_rows(rows, *changed, columns))
             except SourceRangeGoneError:
                 times.append((batch, None))
             else:
