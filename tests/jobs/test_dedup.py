@@ -449,6 +449,18 @@ def test_a_restatement_counts_the_copy_of_a_row_that_is_gone(tmp_path):
 
 
 @pytest.mark.local
+def test_a_copy_of_a_key_that_shares_nothing_else_counts_once_its_row_is_gone(tmp_path):
+    own = Counted(tmp_path, a_grid(within=30))
+    own.land((1, "a", "x"))
+    own.land((12, "b", "x"), (60, "c", "w"))
+    own.run()
+    assert own.rows == {("a", 10): 1}
+    DeltaTable(tmp_path / "source").delete("t = 1")
+    own.run()
+    assert own.rows == {("b", 20): 1}
+
+
+@pytest.mark.local
 def test_a_restatement_counts_the_copy_of_a_row_on_which_a_condition_fails_now(tmp_path):
     own = Counted(tmp_path, a_grid(within=30) | {"aggregates": {"n": {"count": "*", "where": "cast(k as int) > 0"}}, "keys": ["id"]})
     own.land((1, "1", "x"))
