@@ -191,11 +191,6 @@ class Plan(_Kinds):
         return None
 
     @property
-    def corrected(self) -> tuple[int, int]:
-        """First and last version of the source with these corrections."""
-        return 0, -1
-
-    @property
     def passes_over(self) -> bool:
         """Whether it reads unread versions even if they changed rows: the rows that they removed cannot be read any more."""
         return False
@@ -327,10 +322,6 @@ class RestatePlan(_ReplacingPlan):
     def leaves_through(self) -> int | None:
         # One that the user asks for reads versions that have been read.
         return self.range_from if self.upstream and self.changed is not None and self.to_version > self.from_version else None
-
-    @property
-    def corrected(self) -> tuple[int, int]:
-        return self.changed or (0, -1)
 
     def recomputes_end(self, end: int) -> bool:
         within = (self.range_from is None or self.range_from < end) and (self.range_to is None or end <= self.range_to)
@@ -505,9 +496,10 @@ class Changes:
     adds: tuple[DataFile, ...] = ()
     #: Files with rows that no rule judges: those of removed files that stay (a backfill), retracted windows (a restatement).
     kept: tuple[DataFile, ...] = ()
-    #: Paths of the files that ``adds`` and ``kept`` replace, as the table names them; without ``replaces`` these are all files.
+    #: Paths of the files that ``adds`` and ``kept`` replace, as the table names them.
+    #: Without ``replaces`` these are all files, or of the remembered rows those that have expired or are merged.
     removes: tuple[str, ...] = ()
-    #: Range (begin, end] of window ends whose rows are replaced; null to append.
+    #: Range (begin, end] of window ends whose rows are replaced; all of the axis for all rows; null to append.
     replaces: tuple[int, int] | None = None
     #: The table's schema (Delta JSON), from which it is made, or widened. Null in a record if the table had all columns.
     schema: str | None = None

@@ -232,7 +232,7 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
         files = later.keep(batch=publication.batch, attempt=str(note.get("attempt", "")))
         removes, note["rewritten"] = list(later.files), True
     elif moved_on and publication.role == "seen":
-        # Others have rewritten files since: entries that are there twice do no harm, and those that are lost would.
+        # Others have rewritten files that expire or are merged: entries that are there twice do no harm, and those that are lost would.
         removes = [path for path in removes if path in active]
     elif moved_on and changes.replaces is None:
         # Others have rewritten the files since; without a range, the batch replaces the whole table.

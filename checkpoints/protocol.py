@@ -231,10 +231,11 @@ def _due(ledger: Ledger, batch: Batch, tables: Mapping[str, OwnTable], changes: 
 
     def of(role: str, each: Changes, name: str = "", **more: Any) -> Publication:
         rewrites: Callable[[str, DeltaTable], Rewritten] | None = None  # finds the files with rows that the plan removes
+        if role in ("current", "seen"):  # windows do not divide their rows
+            more |= {"replaces_all": each.replaces is not None}
         match plan:
             case _ if role == "current":
                 rewrites = partial(MadeOfSink.of, sink=tables["sink"].place, view=tables[role].view)
-                more |= {"replaces_all": each.replaces is not None}
             case RestorePlan() if role in ("sink", "quarantine"):
                 rewrites = partial(UndoneFiles.of, plan=plan, role=role)
             case PurgePlan():

@@ -28,10 +28,9 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import ROWS_PER_FILE, DataFile, Packing, index_place, write_files
 from windowmill.checkpoints.delta_tables import check_format, files_of, newest
 from windowmill.checkpoints.savepoints import Savepoint, saved_rows
-from windowmill.checkpoints.state.reading import open_file, reporting_damage
-from windowmill.checkpoints.state.tables import replacing
+from windowmill.checkpoints.state.reading import parquet_of, reporting_damage
 from windowmill.checkpoints.stores import is_table, store_of
-from windowmill.windowing.axis import AXIS_END
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import ID_HIGH, ID_LOW, TIME
 from windowmill.windowing.columnar.duplicates import ENTRIES
 from windowmill.windowing.slicing.edges import each_of
@@ -68,7 +67,7 @@ class SeenTable:
         """The entries whose high half is one of ``high``, which are in ascending order, and whose time is at or after ``since``."""
         if not is_table(self.path) or not len(high):
             return ENTRIES.empty_table()
-        with reporting_damage(self.path):
+        with reporting_damage(self.path, "seen"):
             table = newest(self.path)
             check_format(table, "seen")
             files = [file for file in files_of(table) if greatest_time(file) >= since]
@@ -82,9 +81,11 @@ class SeenTable:
 
         ``rebuilt``: whether the entries take the place of all others.
         """
-        if rebuilt or not is_table(self.path):
-            return replacing(self.path, Changes.of(ENTRIES, adds) if adds else None)
-        with reporting_damage(self.path):
+        if rebuilt:
+            return self.replaced_by(adds)
+        if not is_table(self.path):
+            return Changes.of(ENTRIES, adds) if adds else None
+        with reporting_damage(self.path, "seen"):
             table = newest(self.path)
             files = sorted(files_of(table), key=greatest_time)
             expired = [file for file in files if greatest_time(file) < since]
@@ -94,10 +95,14 @@ class SeenTable:
         removes = tuple(str(file["path"]) for file in (*expired, *merged))
         return Changes.of(ENTRIES, adds, kept=kept, removes=removes) if adds or removes else None
 
-    def replaced_by(self, entries: pa.Table, *, batch: int, attempt: str) -> Changes | None:
-        """The changes by which ``entries``, which it writes to files, take the place of all others; null for none."""
-        adds = write_files(self.path, ENTRIES, [entries], batch=batch, attempt=attempt, order=ORDER, packing=PACKING)
-        return replacing(self.path, Changes.of(ENTRIES, adds) if adds else None)
+    def replaced_by(self, adds: Sequence[DataFile]) -> Changes | None:
+        """The changes by which the entries ``adds`` take the place of all others; null for none."""
+        removes = [str(file["path"]) for file in files_of(newest(self.path))] if is_table(self.path) else []
+        return Changes.of(ENTRIES, adds, removes=removes, replaces=(AXIS_BEGIN, AXIS_END)) if adds or removes else None
+
+    def written(self, entries: pa.Table, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
+        """Write ``entries`` to files of the table, which no commit has added yet."""
+        return write_files(self.path, ENTRIES, [entries], batch=batch, attempt=attempt, order=ORDER, packing=PACKING)
 
 
 def restored(folder: str, entry: Savepoint, path: str, *, batch: int, attempt: str) -> Changes | None:
@@ -109,7 +114,7 @@ def restored(folder: str, entry: Savepoint, path: str, *, batch: int, attempt: s
     for number, (name, n_rows) in enumerate(entry.remembered.items()):
         rows = [saved_rows(folder, entry, name, n_rows)]
         adds += write_files(path, ENTRIES, rows, batch=batch, attempt=attempt, task=number, order=ORDER, packing=PACKING)
-    return replacing(path, Changes.of(ENTRIES, adds) if adds else None)
+    return SeenTable(path).replaced_by(adds)
 
 
 def greatest_time(file: Mapping[str, Any]) -> int:
@@ -133,29 +138,25 @@ def to_merge(files: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 @contextmanager
-def _opened(uri: str, file: Mapping[str, Any]) -> Iterator[pq.ParquetFile]:
-    opened = open_file(uri, file)
-    try:
-        yield opened
-    finally:
-        opened.close(force=True)
+def _opened(uri: str, file: Mapping[str, Any]) -> Iterator[tuple[pa.NativeFile, pq.ParquetFile]]:
+    with store_of(uri).open_input_file(file["path"]) as opened:
+        yield opened, parquet_of(opened, uri, file, "seen")
 
 
 def _entries(uri: str, files: Sequence[Mapping[str, Any]], since: int) -> Iterator[pa.Table]:
     """The entries of ``files`` with times at or after ``since``."""
     for file in files:
-        with _opened(uri, file) as opened:
+        with _opened(uri, file) as (_, opened):
             rows = opened.read(columns=ENTRIES.names, use_threads=False).cast(ENTRIES)
         yield rows.filter(pc.greater_equal(rows.column(TIME), since))
 
 
 def _matching(uri: str, file: Mapping[str, Any], high: Ints) -> pa.Table:
     """The entries of ``file`` whose high half is one of ``high``."""
-    with _opened(uri, file) as opened:
+    with _opened(uri, file) as (content, opened):
         sizes = opened.metadata
         if (place := index_place(sizes)) is not None:
-            with store_of(uri).open_input_file(file["path"]) as plain:
-                high = high[may_hold(plain.read_at(place[1], place[0]), high)]
+            high = high[may_hold(content.read_at(place[1], place[0]), high)]
         groups = [number for number in range(sizes.num_row_groups) if _spans(sizes.row_group(number), high)]
         if not groups:
             return ENTRIES.empty_table()

@@ -59,7 +59,7 @@ from windowmill.windowing.bounds import check_lengths
 from windowmill.windowing.columnar import grid_windows, slices
 from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, RETRACTED, ROW, TIME, UNTIL_OF, WATERMARK_OF
 from windowmill.windowing.columnar.results import Advanced, with_retracted
-from windowmill.windowing.columnar.rows import distinct_values
+from windowmill.windowing.columnar.rows import distinct_values, without
 from windowmill.windowing.columnar.slices import GRID, WindowStage
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import ArgumentError, SourceError, SourceSchemaError, SpecError, no_column
@@ -308,16 +308,17 @@ def _first_of_each(
 ) -> Iterator[pa.RecordBatch]:
     """Runs in an executor: the rows of its ids that are no duplicates."""
     rows = pa.concat_tables([schema.empty_table(), *(pa.Table.from_batches([batch]).cast(schema) for batch in batches)]).combine_chunks()
-    numbered, place = rows, np.arange(rows.num_rows)
     if WATERMARK_OF not in rows.column_names:
-        commit = np.zeros(rows.num_rows, np.int64) if arrival is None else order_key(rows.column(arrival).combine_chunks())
-        ranks = np.searchsorted(distinct_values(commit), commit).astype(np.int64)
-        order = np.argsort(ranks, kind="stable")
-        rows = rows.take(pa.array(order))
-        numbered = lateness.with_arrival(rows, (ranks[order] << COMMIT_SHIFT) + place, None)
-    found = work.found(work.judged(numbered))
-    left = np.isin(numbered.column(NUMBER_OF).to_numpy(), found.numbers, invert=True)
-    yield from rows.filter(pa.array(left)).to_batches(_CHUNK_ROWS)
+        number = np.arange(rows.num_rows)
+        if arrival is not None:
+            commit = order_key(rows.column(arrival).combine_chunks())
+            ranks = np.searchsorted(distinct_values(commit), commit).astype(np.int64)
+            order = np.argsort(ranks, kind="stable")
+            rows, number = rows.take(pa.array(order)), (ranks[order] << COMMIT_SHIFT) + number
+        rows = lateness.with_arrival(rows, number, None)
+    found = work.found(work.judged(rows))
+    left = without(rows, NUMBER_OF, found.numbers)
+    yield from left.select(schema.names).to_batches(_CHUNK_ROWS)
 
 
 #: Columns of a commit: value of the column of arrival, number of the commit and of its first row.

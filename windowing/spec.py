@@ -406,8 +406,10 @@ class Pipeline(SpecMapping):
 
         By default rows are remembered as long as a row of their time may still count: so long behind the watermark windows are open.
         """
-        if self.dedup is None or self.dedup.within is not None:
-            return 0 if self.dedup is None or self.dedup.within is None else self.dedup.within.elapsed()
+        if self.dedup is None:
+            return 0
+        if self.dedup.within is not None:
+            return self.dedup.within.elapsed()
         longest = [rules.size.longest for window in self.windows if isinstance(rules := rules_of(window), GridRules)]
         longest += [window.session_gap() for window in self.windows if window.joins_by_gap]
         return min(self.time.delay + max(longest, default=0), AXIS_END)

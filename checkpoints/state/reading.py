@@ -288,13 +288,20 @@ def read_whole(
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
-def open_file(uri: str, file: Mapping[str, Any]) -> pq.ParquetFile:
-    """The Parquet file of the log's entry ``file`` in the table at ``uri``; raises as :func:`read_whole`. The caller closes it."""
-    opened = store_of(uri).open_input_file(file["path"])
+def open_file(uri: str, file: Mapping[str, Any], role: str = "state") -> pq.ParquetFile:
+    """The Parquet file of the log's entry ``file`` in the table at ``uri``, of this ``role``; raises as :func:`read_whole`.
+
+    The caller closes it.
+    """
+    return parquet_of(store_of(uri).open_input_file(file["path"]), uri, file, role)
+
+
+def parquet_of(opened: pa.NativeFile, uri: str, file: Mapping[str, Any], role: str) -> pq.ParquetFile:
+    """As :func:`open_file`, of the ``opened`` file."""
     # Compare the size before trusting the footer or allocating memory for it.
-    _same(uri, file["path"], "bytes", opened.size(), file["size_bytes"])
+    _same(uri, file["path"], "bytes", opened.size(), file["size_bytes"], role)
     parquet = pq.ParquetFile(opened, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
-    _same(uri, file["path"], "rows", parquet.metadata.num_rows, file["num_records"])
+    _same(uri, file["path"], "rows", parquet.metadata.num_rows, file["num_records"], role)
     return parquet
 
 
@@ -328,9 +335,9 @@ def read_file(uri: str, file: Mapping[str, Any], schema: pa.Schema, may_lack: Co
     return rows.select(schema.names).cast(schema)
 
 
-def _same(uri: str, path: str, what: str, actual: Any, logged: Any) -> None:
+def _same(uri: str, path: str, what: str, actual: Any, logged: Any, role: str = "state") -> None:
     if logged is not None and actual != logged:
-        raise StateCorruptError(f"state {uri}: {path} has {actual} {what}, by the table's log {logged}; {REMEDY}")
+        raise StateCorruptError(f"{role} {uri}: {path} has {actual} {what}, by the table's log {logged}; {REMEDY}")
 
 
 def require_columns(path: str, found: Collection[str], wanted: Collection[str]) -> None:
@@ -371,24 +378,24 @@ def open_state(path: str, *, left_at: int | None) -> RowCheck:
 
 
 @contextmanager
-def reporting_damage(path: str) -> Iterator[None]:
-    """Raise errors of libraries that read the state at ``path`` as ``StateMissingError`` or ``StateCorruptError``."""
+def reporting_damage(path: str, role: str = "state") -> Iterator[None]:
+    """Raise errors of libraries that read the table of this ``role`` at ``path`` as ``StateMissingError`` or ``StateCorruptError``."""
     try:
         yield
     except WindowmillError:
         raise
     except TableNotFoundError as err:
-        raise StateMissingError(f"state {path}: there is no table; {REMEDY}") from err
+        raise StateMissingError(f"{role} {path}: there is no table; {REMEDY}") from err
     except FileNotFoundError as err:
-        raise StateMissingError(f"state {path}: a file is gone ({first_line(err)}); {REMEDY}") from err
+        raise StateMissingError(f"{role} {path}: a file is gone ({first_line(err)}); {REMEDY}") from err
     except Exception as err:
         if says_missing(err):
-            raise StateMissingError(f"state {path}: a file is gone ({_excerpt(err)}); {REMEDY}") from err
-        raise StateCorruptError(f"state {path}: cannot be read ({_excerpt(err)}); {remedy(err, REMEDY)}") from err
+            raise StateMissingError(f"{role} {path}: a file is gone ({_excerpt(err)}); {REMEDY}") from err
+        raise StateCorruptError(f"{role} {path}: cannot be read ({_excerpt(err)}); {remedy(err, REMEDY)}") from err
     except BaseException as err:
         # A Rust panic is not an ``Exception``.
         if type(err).__name__ == "PanicException":
-            raise StateCorruptError(f"state {path}: cannot be read ({_excerpt(err)}); {REMEDY}") from err
+            raise StateCorruptError(f"{role} {path}: cannot be read ({_excerpt(err)}); {REMEDY}") from err
         raise
 
 

@@ -263,16 +263,13 @@ def _needed_from(runnable: Runnable, source: SourceTable, changes: SpecChanges, 
     if slices is None or emitted is None or history == AXIS_BEGIN or len(slices.pipeline.windows) < len(runnable.pipeline.windows):
         return None
     grids = slices.grids
-    if grids.known or grids.intervals:
+    # A duplicate has an earlier row that counts, about which still earlier ones decide.
+    if grids.known or grids.intervals or runnable.pipeline.dedup is not None:
         return None
     begins = [grids.first_slice_after(emitted)]
     if history is not None:
         begins += [grid.first_start_after(history) for name, grid in grids.named if name in changes.filled]
-    dedup = runnable.pipeline.dedup
-    if dedup is None:
-        return min(begins)
-    # Of rows with equal ids any earlier one may be the first; where ids repeat, one that is near enough.
-    return None if dedup.within is None else max(AXIS_BEGIN, min(begins) - dedup.within.elapsed())
+    return min(begins)
 
 
 def _versions(runnable: Runnable, source: SourceTable, before: Sequence[Plan]) -> tuple[VersionRange, Reading]:

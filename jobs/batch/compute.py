@@ -19,7 +19,7 @@ from windowmill.checkpoints.committer import ReplacedRange
 from windowmill.checkpoints.data_files import DataFile, remove
 from windowmill.checkpoints.delta_tables import delta_rs_can_write, newest
 from windowmill.checkpoints.quoting import sql_text
-from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_of, replacing
+from windowmill.checkpoints.state.tables import joint_schema, keys_of, order_of
 from windowmill.checkpoints.stores import is_table, use_options
 from windowmill.jobs.batch.applying import carried_of, has_revisions, with_gaps
 from windowmill.jobs.batch.corrections import superseded
@@ -66,9 +66,9 @@ def compute_locally(job: Job, given: tuple[pa.Table, int] | None = None, step: S
     with step("survey", "which windows the new rows complete"):
         surveyed = local.survey(batch, parts, given)
     new, found = surveyed.new, None
-    if batch.pipeline.dedup is not None and new is not None and (dedup := _deduplication(job, surveyed)) is not None:
+    if batch.finds_duplicates_by and new is not None:
         with step("dedup", "rows whose values have been seen"):
-            new, found = dedup.of_new(new, batch)
+            new, found = _deduplication(job, surveyed).of_new(new, batch)
     with step("restore", "the state that rows and windows need"):
         loaded = [local.load(part, new, surveyed.emission, job.state) for part in parts]
     with step("apply", "new rows and restored state into windows"), OutputWriter(targets) as writer:
@@ -83,11 +83,9 @@ def compute_locally(job: Job, given: tuple[pa.Table, int] | None = None, step: S
         return _computed(job, targets, surveyed, output, _replaced(job, surveyed.emission))
 
 
-def _deduplication(job: Job, surveyed: BatchSurvey[Any]) -> Deduplication | None:
-    """How duplicates are found among the rows that the batch reads; null for a restatement, which has written rows without them."""
+def _deduplication(job: Job, surveyed: BatchSurvey[Any]) -> Deduplication:
+    """How duplicates are found among the rows that the batch reads."""
     plan, batch = job.plan, job.input
-    if plan.restates:
-        return None
     table = _seen().SeenTable(job.runnable.places.seen) if batch.restores else None
     since = _remembered_since(job, surveyed.emission) if plan.remembers else AXIS_END
     found: Deduplication = imported("windowmill.jobs.layouts.unique:Deduplication").of(batch, table, since)
@@ -166,9 +164,9 @@ def compute_by_spark(job: Job, spark: SparkSession, step: Step, finished: Finish
     done: list[Output] = []
     kept: list[DataFile] = []
     try:
-        if job.input.pipeline.dedup is not None and new is not None and (dedup := _deduplication(job, surveyed)) is not None:
+        if job.input.finds_duplicates_by and new is not None:
             with step("dedup", "rows whose values have been seen"):
-                new, unique = tasks.without_duplicates(spark, job.input, new, dedup, targets)
+                new, unique = tasks.without_duplicates(spark, job.input, new, _deduplication(job, surveyed), targets)
         with step("restore", "the state that rows and windows need"):
             shares = new.shares() if finished is not None and isinstance(new, FileRows) else [new]
             loaded = [[tasks.load(part, own, surveyed.emission, job.state, spark) for own in shares] for part in parts]
@@ -308,7 +306,7 @@ def _remembered(job: Job, emission: Emission, adds: Sequence[DataFile]) -> Chang
     """What the batch changes in the table of remembered rows, to which it has written the files ``adds``; null for nothing."""
     plan, place = job.plan, job.runnable.places.seen
     if job.input.pipeline.dedup is None:  # the spec leaves no rows out any more
-        return replacing(place, None)
+        return _seen().SeenTable(place).replaced_by(()) if is_table(place) else None
     if not plan.remembers or plan.restates:
         return None
     table, since = _seen().SeenTable(place), _remembered_since(job, emission)

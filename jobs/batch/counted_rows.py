@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache, partial, reduce
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +17,7 @@ from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch.engine import compute_of, never_spark
-from windowmill.jobs.conditions.truths import Conditions
+from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.layouts.base import columns_read
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import with_arrival
@@ -34,8 +34,8 @@ from windowmill.jobs.sources.unusable_rows import TOO_LATE
 from windowmill.jobs.spark.session import start_spark
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import FILE, ID_HIGH, NUMBER_OF, ROW, TIME, UNREAD
-from windowmill.windowing.columnar.duplicates import ENTRIES, ids_of
-from windowmill.windowing.columnar.rows import are_among
+from windowmill.windowing.columnar.duplicates import ENTRIES, half_of_ids, has_each
+from windowmill.windowing.columnar.rows import are_among, without
 from windowmill.windowing.errors import SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import LatenessRule
@@ -230,64 +230,75 @@ def table_rows(pipeline: Pipeline, source: DeltaSource | FolderSource, progress:
 
 def with_ids(rows: pa.Table, by: Sequence[str]) -> pa.Table:
     """``rows`` with the high halves of the ids of their values of ``by``; null where one of these is null."""
-    known = reduce(pc.and_, (pc.is_valid(rows.column(name)) for name in by))
-    return rows.append_column(ID_HIGH, pc.if_else(known, pa.array(ids_of(rows.select(list(by)))[0]), pa.scalar(None, pa.int64())))
+    ids = pc.if_else(has_each(rows, by), half_of_ids(rows.select(list(by)), "high"), pa.scalar(None, pa.int64()))
+    return rows.append_column(ID_HIGH, ids)
 
 
 @dataclass(frozen=True)
 class Copies:
     """The duplicates among the rows of a source, which count as arrived together, and what is remembered of the others."""
 
-    numbers: Mapping[str, Ints]  #: By path of the file, the numbers of the rows that are duplicates, ascending.
+    #: By path of the file, the numbers of the rows that are duplicates or stay in quarantine, ascending.
+    numbers: Mapping[str, Ints]
+    since: int  #: No later row is a duplicate of one whose time lies before it.
     entries: pa.Table  #: As of :data:`.duplicates.ENTRIES`.
     #: Keys, event time and ``ID_HIGH`` of the rows that have an id in common with a row of another key or time, or with a touched one.
     related: pa.Table
 
     @classmethod
     def of(
-        cls, pipeline: Pipeline, plan: RestatePlan, types: Columns, parts: Iterable[tuple[str, pa.Table]], touched: pa.Table | None
+        cls,
+        pipeline: Pipeline,
+        plan: RestatePlan,
+        types: Columns,
+        parts: Iterable[tuple[str, pa.Table, pa.Table]],
+        touched: pa.Table | None,
     ) -> Copies:
-        """Of the rows that ``plan`` reads: ``parts``, each with the path of their file, and without those that stay in quarantine.
+        """Of the rows that ``plan`` reads: ``parts``, each with the path of their file, and its rows that stay in quarantine.
 
         ``touched`` are rows that it restates, null for all. About 80 bytes of each row are in memory.
         """
-        filtering = Conditions.of([pipeline.own_filter] if pipeline.own_filter else [], types.in_conditions)
-        for why in filtering.outside.values():
+        texts = every_condition(pipeline)
+        conditions = Conditions.of(texts, types.in_conditions if texts else {})
+        if (why := conditions.outside.get(pipeline.own_filter or "")) is not None:
             raise UnsupportedError(
-                f"pipeline {pipeline.pipeline}: source.filter: {why}, and a restatement finds duplicates without "
-                "Spark; write the filter otherwise, or backfill in a new sink"
+                f"pipeline {pipeline.pipeline}: source.filter: {why}, and a restatement finds duplicates without Spark; write the filter "
+                "otherwise, or backfill in a new sink"
             )
-        rule = LatenessRule.of(pipeline)
-        passed = rule.watermark_of(plan.emitted) if rule.asserted or plan.seen is None else rule.watermark(plan.seen)
+        plain, rule = PlainRows(pipeline, (), (), Form(types.arrow, types.fixed_lengths), conditions), LatenessRule.of(pipeline)
+        passed = plan.watermark_by(rule) if rule.asserted or plan.seen is None or plan.watermark is not None else rule.watermark(plan.seen)
         since = max(AXIS_BEGIN, passed - pipeline.remembers_for)
         work = Deduplication.of(Input(pipeline=pipeline, types=types.arrow), None, since)
         columns = list(dict.fromkeys([*pipeline.keys, *columns_read(work.reading)]))
-        files, judged, known, n = dict[str, int](), list[pa.Table](), list[pa.Table](), 0
-        for path, part in parts:
-            plain = PlainRows(pipeline, (), (), Form(types.arrow, types.fixed_lengths), filtering, UNREAD in part.column_names)
-            seen = plain.evaluated(part, columns, [], pipeline.time.latest(plan.now_us), 0)
-            rows = with_arrival(seen, np.arange(n, n + len(seen)), None)
-            judged.append(work.judged(rows))
-            own = rows.take(pc.subtract(judged[-1].column(NUMBER_OF), n)).select([*pipeline.keys, TIME, ROW])
-            known.append(own.append_column(FILE, pa.repeat(files.setdefault(path, len(files)), len(own))))
+        files, judged, known, left, n = dict[str, int](), list[pa.Table](), list[pa.Table](), list[pa.Table](), 0
+        for path, part, staying in parts:
+            file = pa.scalar(files.setdefault(path, len(files)))
+            seen = replace(plain, has_unread=UNREAD in part.column_names).evaluated(part, columns, [], pipeline.time.latest(plan.now_us), 0)
+            judged.append(work.judged(with_arrival(seen, np.arange(n, n + len(seen)), None)))
+            own = seen.take(pc.subtract(judged[-1].column(NUMBER_OF), n)).select([*pipeline.keys, TIME, ROW])
+            known.append(own.append_column(FILE, pa.repeat(file, len(own))))
+            left.append(pa.table({FILE: pa.repeat(file, len(staying)), ROW: staying.column(ROW)}))
             n += len(seen)
         if not judged:
-            return cls({}, ENTRIES.empty_table(), pa.table({}))
-        every, found = pa.concat_tables(judged), work.found(pa.concat_tables(judged))
+            return cls({}, since, ENTRIES.empty_table(), pa.table({}))
+        every = pa.concat_tables(judged)
+        found = work.found(every)
         rows = pa.concat_tables(known).append_column(ID_HIGH, every.column(ID_HIGH))
         copies = rows.filter(pc.is_in(every.column(NUMBER_OF), pa.array(found.numbers, pa.int64())))
-        file, row = copies.column(FILE).to_numpy(), copies.column(ROW).to_numpy()
-        numbers = {path: np.sort(row[file == index]) for path, index in files.items()}
+        places = pa.concat_tables([copies.select([FILE, ROW]), *left]).sort_by([(FILE, "ascending"), (ROW, "ascending")])
+        bounds = np.searchsorted(places.column(FILE).to_numpy(), np.arange(1, len(files)))
+        numbers = dict(zip(files, np.split(places.column(ROW).to_numpy(), bounds), strict=True))
         rows = rows.drop_columns([FILE, ROW])
         distinct = rows.group_by(rows.column_names, use_threads=False).aggregate([])
         counts = distinct.column(ID_HIGH).value_counts()
         shared = [counts.field("values").filter(pc.greater(counts.field("counts"), 1))]
         shared += [] if touched is None else touched.column(ID_HIGH).drop_null().chunks
-        return cls(numbers, found.entries, distinct.filter(pc.is_in(distinct.column(ID_HIGH), pa.concat_arrays(shared))))
+        related = distinct.filter(pc.is_in(distinct.column(ID_HIGH), pa.concat_arrays(shared)))
+        return cls(numbers, since, found.entries, related)
 
     def left(self, path: str, rows: pa.Table) -> pa.Table:
-        """Those of ``rows`` of the file at ``path`` that are no duplicates."""
-        return rows.filter(pc.invert(pc.is_in(rows.column(ROW), pa.array(self.numbers.get(path, []), pa.int64()))))
+        """Those of ``rows`` of the file at ``path`` that count."""
+        return without(rows, ROW, self.numbers.get(path, np.empty(0, np.int64)))
 
     def touched_with(self, touched: pa.Table, keys: Sequence[str]) -> pa.Table:
         """Keys and times of the ``touched`` rows, and of those that have an id in common with rows of touched keys: another may count."""

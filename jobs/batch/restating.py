@@ -447,6 +447,8 @@ def _filtering(pipeline: Pipeline, source: SourceTable) -> PlainRows | None:
         conditions = local_conditions(pipeline, columns)
     except NotPlainError:
         return None
+    if pipeline.own_filter in conditions.outside:
+        return None
     return PlainRows(pipeline, (), (), Form(columns.arrow, columns.fixed_lengths), conditions)
 
 
@@ -511,10 +513,10 @@ class Restatement:
         if plan.late and were_missed(ledger):
             touched = None  # the keys of rows that missed windows are not stored
         copies = None
-        if runnable.pipeline.dedup is not None:
+        if runnable.pipeline.dedup is not None and (touched is None or len(touched)):
             others = tuple(name for name in rows.known_by if name not in rows.used)
             staying = _staying(runnable, rows, plan, again, taken)
-            parts = ((file.path, staying.split(file, part)[0]) for file, part in rows.at(read_as_of(plan), rows.used, others))
+            parts = ((file.path, *staying.split(file, part)) for file, part in rows.at(read_as_of(plan), rows.used, others))
             copies = Copies.of(runnable.pipeline, plan, Columns.of_source(rows.source), parts, touched)
             if plan.leaves_through is None and len(copies.related):
                 refuse_divided(runnable.pipeline, copies.related, [at for at in (plan.range_from, plan.range_to) if at is not None])
@@ -542,7 +544,8 @@ class Restatement:
         """Write the rows that the batch reads to files of their own; returns a source of these files, and a reading of all of them."""
         plan, rows, scope, time = self.plan, self.rows, self.scope, self._pipeline.time
         place, source = self.runnable.places.restated, rows.source
-        staying = _staying(self.runnable, rows, plan, self.delivered_again, self.taken)
+        if self.copies is None:
+            staying = _staying(self.runnable, rows, plan, self.delivered_again, self.taken)
         unread = {UNREAD: pa.string()} if source.has_unread or source.reader is not None else {}
         names = [*rows.types, *unread]
         # A name with a dot would be a step into a struct.
@@ -551,8 +554,8 @@ class Restatement:
         with FileWriter(place, schema, batch=plan.batch, attempt=plan.attempt, task=0) as writer:
             if scope.touched is None or scope.touched.num_rows:
                 for file, part in rows.at(read_as_of(plan), rows.used, rows.others, chosen=scope.files(source, time)):
-                    left = staying.split(file, scope.of_keys(scope.within(part, time), self._pipeline.keys))[0]
-                    left = left if self.copies is None else self.copies.left(file.path, left)
+                    left = scope.of_keys(scope.within(part, time), self._pipeline.keys)
+                    left = staying.split(file, left)[0] if self.copies is None else self.copies.left(file.path, left)
                     if unread and UNREAD not in left.column_names:  # of a folder, read by Spark
                         left = left.append_column(UNREAD, pa.nulls(len(left), pa.string()))
                     writer.write(left.select(names).rename_columns(schema.names))
@@ -594,9 +597,9 @@ class Restatement:
         if self.copies is not None and (changes or self.plan.to_version > self.plan.from_version):
             table, entries = SeenTable(self.runnable.places.seen), self.copies.entries
             # The row that runs have applied may be a later one than the one that counts by event time: it stays remembered, too.
-            known = table.matching(distinct_values(entries.column(ID_HIGH).to_numpy()), AXIS_BEGIN)
+            known = table.matching(distinct_values(entries.column(ID_HIGH).to_numpy()), self.copies.since)
             entries = pa.concat_tables([entries, known]).group_by(entries.column_names, use_threads=False).aggregate([])
-            remembered = table.replaced_by(entries, batch=self.plan.batch, attempt=self.plan.attempt)
+            remembered = table.replaced_by(table.written(entries, batch=self.plan.batch, attempt=self.plan.attempt))
             changes |= {} if remembered is None else {"seen": remembered}
         if self.taken:
             changes["quarantine"] = self._quarantine(changes.get("quarantine", Changes()).adds)

@@ -17,7 +17,6 @@ from windowmill.jobs.layouts.output import RETURNED, collect_results, encode_res
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.spark.access import DataFrame, SparkSession, map_in_arrow, mapped
 from windowmill.windowing.errors import WindowmillError
-from windowmill.windowing.registry import imported
 
 
 def compute_in_a_task(job: Job, spark: SparkSession, step: Step) -> ComputedBatch:
@@ -40,11 +39,9 @@ def _of_task(job: Job, spark: SparkSession, *, given: bool) -> object:
         return found
     from windowmill.jobs.schedulers.tasks import read_by_spark, stored_rows
 
-    stages = [part.reading for part in job.parts()]
+    stages = [*(part.reading for part in job.parts()), *job.input.finds_duplicates_by]
     for stage in stages:
         limits.check_files(job.reading.files, stage.layout)
-    if job.input.pipeline.dedup is not None:
-        stages.append(imported("windowmill.jobs.layouts.unique:reading_of")(job.input.pipeline))
     rows = read_by_spark(job.input, stages, spark)
     [found] = collect_results(mapped(rows.coalesce(1), partial(_in_task_given, job, _empty(rows), stored_rows(job.input, spark)), RETURNED))
     return found

@@ -5,7 +5,7 @@ The first page has a line for each window, in plain words. ``--verbose`` adds sl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Annotated, Any
 
@@ -66,7 +66,7 @@ def explanation_of(pipeline: Pipeline, *, verbose: bool = False) -> Answer:
     data |= {"only_by_spark": outside} if outside else {}
     notes["steps"] = "\n".join(as_written(step.describe()) for step in pipeline.row_steps) or None
     notes["lookups"] = "\n".join(map(_change_of, pipeline.lookups)) or None
-    notes["dedup"] = _remembered(pipeline) if pipeline.dedup is not None else None
+    notes["dedup"] = _remembered(pipeline, outside) if pipeline.dedup is not None else None
     if pipeline.upstream is not None:
         data["chain"] = [as_written(level) for level in _levels(pipeline)]
         notes["chain"] = "\n".join(data["chain"])
@@ -102,13 +102,15 @@ def _change_of(lookup: Lookup) -> str:
     )
 
 
-def _remembered(pipeline: Pipeline) -> str:
-    """What ``dedup`` remembers, and for how long."""
+def _remembered(pipeline: Pipeline, outside: Collection[str]) -> str:
+    """What ``dedup`` remembers, and for how long; and whether restatements are refused, by the fields that only Spark evaluates."""
     assert pipeline.dedup is not None
     length = Duration(ticks=pipeline.remembers_for, plain=pipeline.time.integer_axis)
     until = f"until the watermark has passed its time by {length}" if pipeline.dedup.within is None else f"within {length} of its time"
     by = ", ".join(map(as_written, pipeline.dedup.by))
-    return f"rows with the {by} of an applied row are left out {until}; about 20 bytes of each row are kept so long"
+    refused = pipeline.own_filter is not None and "source.filter" in outside
+    note = "; restatements are refused, as only Spark evaluates source.filter" if refused else ""
+    return f"rows with the {by} of an applied row are left out {until}; about 20 bytes of each row are kept so long{note}"
 
 
 def _as_spec_writes(value: Any) -> Any:

@@ -415,7 +415,7 @@ class Measured:
     files: int
     #: Reasons for which a run would quarantine rows -> how many.
     reasons: Mapping[str, int] = field(default_factory=dict)
-    #: Times, keys and arguments of aggregates -> rows that have a value of the column, which can be read.
+    #: Times, keys, columns of ``dedup`` and arguments of aggregates -> rows that have a value of the column, which can be read.
     readable: Mapping[str, int] = field(default_factory=dict)
     #: Some of the lines, or of the times, that cannot be read.
     examples: Sequence[str] = ()
@@ -466,8 +466,9 @@ def measured(pipeline: Pipeline, source: SourceTable) -> Measured | None:
 
 
 def _columns(pipeline: Pipeline, known: Mapping[str, pa.DataType]) -> list[str]:
-    """The columns from which results are computed: times, keys, and arguments of aggregates."""
+    """The columns from which results are computed: times, keys, those of ``dedup``, and arguments of aggregates."""
     named = [pipeline.time.column, pipeline.time.end or pipeline.time.column, *pipeline.keys]
+    named += () if pipeline.dedup is None else pipeline.dedup.by
     named += [name for aggregate in pipeline.aggregates.values() for name in aggregate.columns]
     return [name for name in dict.fromkeys(named) if name in known]
 

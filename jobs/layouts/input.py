@@ -6,6 +6,7 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -18,8 +19,12 @@ from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.unusable_rows import EventTimes
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.hashes import RowCheck
+from windowmill.windowing.registry import imported
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, BEFORE, Clock, LatenessRule
+
+if TYPE_CHECKING:
+    from windowmill.windowing.columnar.slices import RowColumns
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +173,8 @@ class TableInput(SourceInput):
     source: SourceTable
     reading: Reading
     plain: PlainRows | None
+    #: What is read of a new row to find duplicates. A restatement leaves out none: it has written rows without them.
+    finds_duplicates_by: tuple[RowColumns, ...]
 
     @cached_property
     def rule(self) -> LatenessRule:
@@ -215,6 +222,9 @@ class TableInput(SourceInput):
             source=source,
             reading=reading,
             plain=plain,
+            finds_duplicates_by=(
+                () if pipeline.dedup is None or plan.restates else (imported("windowmill.jobs.layouts.unique:reading_of")(pipeline),)
+            ),
         )
 
     def emission(self, seen: int | None, *, emits_within_range_only: bool = True) -> Emission:

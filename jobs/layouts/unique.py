@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Protocol, Self
 
 import numpy as np
@@ -20,9 +20,9 @@ from windowmill.jobs.layouts import lateness, limits
 from windowmill.jobs.layouts.base import Lifted, Readings, unchanged
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import ID_HIGH, ID_LOW, LAPSED, NUMBER_OF, TIME, UNTIL_OF, WATERMARK_OF
-from windowmill.windowing.columnar.duplicates import ENTRIES, Arrivals, duplicates, ids_of
+from windowmill.windowing.columnar.duplicates import ENTRIES, Arrivals, duplicates, has_each, ids_of
 from windowmill.windowing.columnar.results import Advanced
-from windowmill.windowing.columnar.rows import ascending, by_time, distinct_values
+from windowmill.windowing.columnar.rows import ascending, by_time, distinct_values, without
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.errors import UnsupportedError
 from windowmill.windowing.grids import Grids, greatest_reach
@@ -67,7 +67,7 @@ def reading_of(pipeline: Pipeline) -> Readings:
 
 @dataclass(frozen=True)
 class Found:
-    """What a batch finds: numbers of the duplicates, and entries of the rows to remember."""
+    """What a batch finds: numbers of the duplicates, ascending, and entries of the rows to remember."""
 
     numbers: Ints
     entries: pa.Table
@@ -122,8 +122,7 @@ class Deduplication:
         """Those of ``rows``, as of :func:`.lateness.with_arrival`, that may be duplicates: usable ones, with no null in ``dedup.by``."""
         by = list(self.reading.source_columns)
         rows = lateness.usable(rows)
-        known = reduce(pc.and_, (pc.is_valid(rows.column(name)) for name in by))
-        rows = rows.filter(known)
+        rows = rows.filter(has_each(rows, by))
         found = pc.fill_null(rows.column(WATERMARK_OF), AXIS_BEGIN)
         rows = lateness.marked(rows.set_column(rows.schema.get_field_index(WATERMARK_OF), WATERMARK_OF, found), self.rule)
         lapsed = np.zeros(rows.num_rows, np.bool_)
@@ -162,14 +161,13 @@ class Deduplication:
             remembered = self.memory.matching(distinct_values(high), max(AXIS_BEGIN, int(watermark.min()) - within))
         copies = duplicates(arrived, remembered, within, repeats=dedup.within is not None)
         staying = np.flatnonzero(~copies & arrived.counts & (arrived.time >= self.since))
-        return Found(number[order][copies], arrived.at(staying).entries)
+        return Found(np.sort(number[order][copies]), arrived.at(staying).entries)
 
     def of_new(self, new: NewRows, batch: Input) -> tuple[NewRows, Found]:
         """The ``new`` rows of ``batch`` without its duplicates, and these."""
         rows = lateness.arrived(new.table, batch)
         found = self.found(self.judged(rows))
-        copies = pc.is_in(rows.column(NUMBER_OF), pa.array(found.numbers, pa.int64()))
-        return replace(new, table=rows.filter(pc.invert(copies))), found
+        return replace(new, table=without(rows, NUMBER_OF, found.numbers)), found
 
 
 def refuse_divided(pipeline: Pipeline, rows: pa.Table, bounds: Sequence[int]) -> None:

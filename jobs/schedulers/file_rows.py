@@ -33,7 +33,7 @@ from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import accepted_times
 from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, ROW, TIME
 from windowmill.windowing.columnar.hashes import KeyShare
-from windowmill.windowing.columnar.rows import without_empty_chunks
+from windowmill.windowing.columnar.rows import without, without_empty_chunks
 from windowmill.windowing.watermark import BEFORE, LatenessRule, first_of_commit, seen_before
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ class Survey:
     seen: int | None  #: Greatest event time after the batch; null if no row ever had one.
     starts: tuple[int, ...]  #: Number before the first row of each file.
     low: int | None  #: An event time that no late row is before; null if there are no late rows.
-    watermarks: tuple[int | None, ...]  #: For each part, the watermark that its rows find; null if none of them can be late.
+    watermarks: tuple[int | None, ...]  #: For each part, the watermark that its rows find; null where it makes no difference.
 
     @property
     def has_late(self) -> bool:
-        return any(watermark is not None for watermark in self.watermarks)
+        return self.low is not None
 
 
 def times_of(rows: Sequence[pa.Table]) -> Times:
@@ -119,8 +119,9 @@ def surveyed(batch: TableInput, files: Sequence[int], times: Sequence[Times], *,
     index, low, high = np.array(files, np.int64), _column(times, "low"), _column(times, "high_at_least")
     # Parts that were not read cannot raise the watermark beyond that of parts before them.
     watermarks = watermarks_at_arrival(index, np.array(batch.commits, np.int64)[index], high, batch)
-    late = (low < watermarks) | (every & (index >= batch.snapshot_files))
-    lows, highs = low[late & (low < AXIS_END)], high[high > BEFORE]
+    late = low < watermarks
+    known = late | (every & (index >= batch.snapshot_files))
+    lows, highs = low[late], high[high > BEFORE]
     counts = np.zeros(1 + max(files, default=-1), np.int64)
     np.maximum.at(counts, index, _column(times, "last"))
     return Survey(
@@ -128,7 +129,7 @@ def surveyed(batch: TableInput, files: Sequence[int], times: Sequence[Times], *,
         max((at for at in (batch.seen, *highs.tolist()) if at is not None), default=None),
         tuple(lateness.starts_of(counts.tolist(), batch.commits, batch.first_row).tolist()),
         int(lows.min()) if len(lows) else None,
-        tuple(int(at) if may_be else None for at, may_be in zip(watermarks, late, strict=True)),
+        tuple(int(at) if is_known else None for at, is_known in zip(watermarks, known, strict=True)),
     )
 
 
@@ -148,14 +149,6 @@ def undecided(batch: TableInput, files: Sequence[int], times: Sequence[Times], *
 
 def _column(times: Sequence[Times], name: str) -> Ints:
     return np.array([getattr(each, name) for each in times], np.int64)
-
-
-def without(rows: pa.Table, numbers: Ints) -> pa.Table:
-    """``rows`` without those of these ``numbers``, which are in ascending order; O(n log m)."""
-    if not len(numbers):
-        return rows
-    own = rows.column(NUMBER_OF).to_numpy()
-    return rows.filter(pa.array(numbers[np.minimum(np.searchsorted(numbers, own), len(numbers) - 1)] != own))
 
 
 for _kind in (CheckedFile, RowGroup, Times):
@@ -230,7 +223,7 @@ class FileRows:
         for rows in self.plain.read_part(part, columns, conditions, latest=self.latest):
             watermarks = None if found is None else np.full(rows.num_rows, found, np.int64)
             arrived = with_arrival(rows, self.survey.starts[part.index] + rows.column(ROW).to_numpy(), watermarks)
-            yield arrived if self.left_out is None else without(arrived, self.left_out)
+            yield arrived if self.left_out is None else without(arrived, NUMBER_OF, self.left_out)
 
 
 def examined_all(spark: SparkSession, plain: PlainRows, columns: Sequence[str], options: Mapping[str, Options]) -> list[CheckedFile] | None:

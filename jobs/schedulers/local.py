@@ -26,7 +26,6 @@ from windowmill.jobs.sources.unusable_rows import with_too_late
 from windowmill.windowing.columnar.added_columns import FILE, REASON, ROW, TIME, UNTIL_OF, VERSION, WATERMARK_OF
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.lift import condition_column
-from windowmill.windowing.registry import imported
 
 if TYPE_CHECKING:
     from windowmill.checkpoints.state.readers import State
@@ -121,9 +120,7 @@ def survey(batch: TableInput, parts: Sequence[Part], given: tuple[pa.Table, int]
 
     Raises ``TooLargeError`` if they are many, or only Spark reads them.
     """
-    stages, within_range = [part.reading for part in parts], emits_within_range_only(batch, parts)
-    if batch.pipeline.dedup is not None:
-        stages.append(imported("windowmill.jobs.layouts.unique:reading_of")(batch.pipeline))
+    stages, within_range = [*(part.reading for part in parts), *batch.finds_duplicates_by], emits_within_range_only(batch, parts)
     if not batch.reading.files:
         return BatchSurvey(None, Counts(), batch.emission(batch.seen, emits_within_range_only=within_range))
     # Plain files cost little to read, so each part checks the number of their rows after they are read.

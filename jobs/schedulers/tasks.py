@@ -59,7 +59,6 @@ from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.columnar.added_columns import FILE, NUMBER_OF, REASON, ROW, TIME, UNREAD, UNTIL_OF, VERSION, WATERMARK_OF
 from windowmill.windowing.counts import Counts
 from windowmill.windowing.kernels.lift import condition_column
-from windowmill.windowing.registry import imported
 from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
@@ -190,10 +189,9 @@ def survey(spark: SparkSession, batch: TableInput, parts: Sequence[Part]) -> Bat
     stops = emits_within_range_only(batch, parts)
     if not batch.reading.files:
         return BatchSurvey(None, Counts(), batch.emission(batch.seen, emits_within_range_only=stops))
-    every = batch.rule.revises and any(part.needs_arrival_watermark for part in parts)
-    stages: list[RowColumns] = [part.reading for part in parts]
-    if batch.pipeline.dedup is not None:  # whether a row is remembered depends on the watermark that a later one finds
-        every, stages = True, [*stages, imported("windowmill.jobs.layouts.unique:reading_of")(batch.pipeline)]
+    # Whether a row is remembered depends on the watermark that a later one finds.
+    every = bool(batch.finds_duplicates_by) or (batch.rule.revises and any(part.needs_arrival_watermark for part in parts))
+    stages = [*(part.reading for part in parts), *batch.finds_duplicates_by]
     new: FileRows | NumberedRows | None = FileRows.surveyed(spark, batch, stages, every=every)
     if isinstance(new, FileRows):
         stored: int | None = number_of_rows(new.tasks)

@@ -239,7 +239,7 @@ def check_unchanged(before: str, now: str, pipeline: Pipeline, place: str) -> No
     The source may add columns, rename those that the spec does not use, and widen a type as far as state and sink can follow.
     """
     old, new = Columns.of(before).struct, Columns.of(now).struct
-    if pipeline.dedup is not None:
+    if pipeline.dedup is not None and before != now:
         _check_ids(pipeline, pipeline.dedup.by, Columns(old), Columns(new), place)
     stored = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, old.names)}
     used = set(read_columns(pipeline, old.names) if pipeline.steps else used_columns(pipeline, old.names))
@@ -274,7 +274,7 @@ def _check_ids(pipeline: Pipeline, by: Sequence[str], old: Columns, new: Columns
     kind_of = imported("windowmill.windowing.columnar.duplicates:kind_of")
     for name in by:
         was, now = (kinds.get(name) for kinds in types)
-        if was is not None and now is not None and was != now and kind_of(was) != kind_of(now):
+        if was is not None and now is not None and kind_of(was) != kind_of(now):
             raise SourceSchemaError(
                 f"source {place}: column {name!r} was {in_sql(was)} and is now {in_sql(now)}, and dedup.by names it: rows with its old "
                 "values would not be remembered; bring the type back, or rebuild in a new sink"

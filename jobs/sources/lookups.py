@@ -187,9 +187,13 @@ def pins_of(pipeline: Pipeline) -> dict[str, dict[str, Any]]:
 
 
 def pins_with_types(pipeline: Pipeline, schema: str) -> dict[str, dict[str, Any]]:
-    """:func:`pins_of`, each with the types of those looked-up columns that state and sink store; ``schema`` is the source's, as JSON."""
+    """:func:`pins_of`, each with the types of those looked-up columns that state and sink store, or that make ids of ``dedup``.
+
+    ``schema`` is the source's, as JSON.
+    """
     pins, seen = pins_of(pipeline), Columns.of(schema).seen_by(pipeline).struct
     stored = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, seen.names)}
+    stored |= set() if pipeline.dedup is None else set(pipeline.dedup.by)
     for lookup in pipeline.lookups:
         types = {name: seen[name].dataType.simpleString() for name in lookup.columns if name in stored and name in seen.names}
         pins[str(lookup.name)] |= {"types": types} if types else {}

@@ -16,14 +16,14 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from functools import cached_property, partial
 from itertools import chain, repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from rich.filesize import decimal
 
-from windowmill.checkpoints.batches import Batch, effective_batches
+from windowmill.checkpoints.batches import Batch, RestatePlan, effective_batches
 from windowmill.checkpoints.current import CurrentView, MadeOfSink, opened
 from windowmill.checkpoints.delta_tables import own_commit
 from windowmill.checkpoints.ledger import Ledger
@@ -296,8 +296,10 @@ class _Left:
         columns = list(dict.fromkeys([*pipeline.keys, *axis.axis]))
         times: list[tuple[Batch, Mapping[tuple[Any, ...], Ints] | None]] = []
         for batch in found:
+            changed = cast("RestatePlan", batch.plan).changed
+            assert changed is not None
             try:
-                timed = axis.of(changed_rows(rows, *batch.plan.corrected, columns))
+                timed = axis.of(changed_rows(rows, *changed, columns))
             except SourceRangeGoneError:
                 times.append((batch, None))
             else:

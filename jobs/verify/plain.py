@@ -47,10 +47,11 @@ class RecomputedValue:
     bound: float = 0.0
 
 
-_ID, _BEGIN, _END, _KEY = "_id", "_begin", "_end", "_key"
+#: No column of a source has such names, except perhaps those of the bounds, which SQL of aggregates has without quotes.
+_ID, _BEGIN, _END, _KEY = "_ id", "_begin", "_end", "_ key"
 #: Times [from, to) of the rows by which a window is recomputed, and the gap of a session.
-_FROM, _TO, _GAP = "_from", "_to", "_gap"
-_FIRST, _LAST = "_first", "_last"
+_FROM, _TO, _GAP = "_ from", "_ to", "_ gap"
+_FIRST, _LAST, _NEW, _SESSION = "_ first", "_ last", "_ new", "_ session"
 
 
 class Plain(RereadRows):
@@ -222,8 +223,8 @@ def _of_sessions(rows: DataFrame) -> DataFrame:
     own = Window.partitionBy(_ID)
     in_time = own.orderBy(TIME)
     begins = F.when(F.col(TIME) - F.lag(TIME).over(in_time) <= F.col(_GAP), 0).otherwise(1)
-    rows = rows.withColumn("_new", begins).withColumn("_session", F.sum("_new").over(in_time.rangeBetween(Window.unboundedPreceding, 0)))
-    session = Window.partitionBy(_ID, "_session")
+    rows = rows.withColumn(_NEW, begins).withColumn(_SESSION, F.sum(_NEW).over(in_time.rangeBetween(Window.unboundedPreceding, 0)))
+    session = Window.partitionBy(_ID, _SESSION)
     rows = rows.withColumn(_FIRST, F.min(TIME).over(session)).withColumn(_LAST, F.max(TIME).over(session))
     found = (F.col(_FIRST) == F.col(_BEGIN)) & (F.col(_LAST) + F.col(_GAP) == F.col(_END))
     return rows.where(F.col(_GAP).isNull() | found)

@@ -357,10 +357,10 @@ class LocalReader:
 
 
 #: Instant through which windows were closed to a row; null if none were. Text by which a row is found in the quarantine.
-CLOSED, TEXT = "_closed_through", "_text"
+CLOSED, TEXT = "_ closed through", "_ text"
 #: Reasons of rows that are usable by themselves.
 _REFUSED = (TOO_LATE, "future_time")
-_PLACE = "_place_of_file"
+_PLACE, _TIMES, _NUMBER, _ROW_OF, _REASON = "_ place of file", "_ times", "_ number", "_ row of", "_ reason"
 
 
 @dataclass(frozen=True)
@@ -400,7 +400,7 @@ class RereadRows:
             return None
         by = [F.col(backquoted(name)) for name in dedup.by]
         rows = self.read(every, self.survey().closed).where(reduce(and_, (column.isNotNull() for column in by)))
-        several = rows.withColumn("_times", F.count(F.lit(1)).over(Window.partitionBy(*by))).where(F.col("_times") > 1)
+        several = rows.withColumn(_TIMES, F.count(F.lit(1)).over(Window.partitionBy(*by))).where(F.col(_TIMES) > 1)
         # A number for each of the values, which Spark compares.
         values = F.min(F.col(FILE).cast("long") * (1 << 40) + F.col(ROW)).over(Window.partitionBy(*by))
         names = dict.fromkeys([*self.pipeline.keys, *self.pipeline.time.tie_break, FILE, ROW, TIME, UNTIL_OF, CLOSED])
@@ -451,8 +451,8 @@ class RereadRows:
         place = self.runnable.places.quarantine
         table = self.spark.read.format("delta").options(**reader_options(place)).load(spark_path(place))
         row = F.from_json("row", self._struct.struct)
-        table = table.where(F.col("reason").isin(*self._kept_out)).select(row.alias("_row_of"), "reason")
-        return table.select("_row_of.*", "reason").select(_text_of(self.columns).alias(TEXT), "reason")
+        table = table.where(F.col("reason").isin(*self._kept_out)).select(row.alias(_ROW_OF), F.col("reason").alias(_REASON))
+        return table.select(f"{backquoted(_ROW_OF)}.*", _REASON).select(_text_of(self.columns).alias(TEXT), _REASON)
 
     def arrival(self, windows: Sequence[Span], *, surveyed: bool) -> Arrival | None:
         """How the rows arrived as far as it matters to ``windows``, by statistics; null if these are missing, or if ``surveyed``."""
@@ -510,7 +510,7 @@ class RereadRows:
         # Rows that were too far in the future for the run that read them have moved no watermark.
         if self.quarantined is None or "future_time" not in self.refused:
             return rows
-        ahead = self.quarantined.where("reason = 'future_time'").select(TEXT).distinct()
+        ahead = self.quarantined.where(F.col(_REASON) == "future_time").select(TEXT).distinct()
         return rows.withColumn(TEXT, _text_of(self.columns)).join(F.broadcast(ahead), TEXT, "left_anti").drop(TEXT)
 
     def without_quarantined(self, rows: DataFrame, place: Sequence[str]) -> DataFrame:
@@ -524,11 +524,11 @@ class RereadRows:
             rows = rows.join(F.broadcast(frame_of(self.spark, copies)), [FILE, ROW], "left_anti")
         if self.quarantined is None:
             return rows
-        counted = self.quarantined.groupBy(TEXT).agg(F.count(F.lit(1)).alias("_times"))
+        counted = self.quarantined.groupBy(TEXT).agg(F.count(F.lit(1)).alias(_TIMES))
         order = Window.partitionBy(*place, TEXT).orderBy(F.col(CLOSED).desc_nulls_last(), F.col(FILE).desc(), F.col(ROW).desc())
         counted_rows = rows.withColumn(TEXT, _text_of(self.columns)).join(F.broadcast(counted), TEXT, "left")
-        numbered = counted_rows.withColumn("_place", F.when(F.col("_times").isNotNull(), F.row_number().over(order)))
-        return numbered.where(F.col("_times").isNull() | (F.col("_place") > F.col("_times"))).drop(TEXT, "_times", "_place")
+        numbered = counted_rows.withColumn(_NUMBER, F.when(F.col(_TIMES).isNotNull(), F.row_number().over(order)))
+        return numbered.where(F.col(_TIMES).isNull() | (F.col(_NUMBER) > F.col(_TIMES))).drop(TEXT, _TIMES, _NUMBER)
 
 
 def _text_of(columns: Sequence[str]) -> Column:

@@ -33,7 +33,15 @@ from windowmill.jobs.commands.try_command import attempt
 from windowmill.jobs.dataframe import aggregate
 from windowmill.jobs.verify.check import verify
 from windowmill.windowing.axis import AXIS_BEGIN
-from windowmill.windowing.errors import HeldError, OutOfTurnError, SourceSchemaError, SpecError, UnsupportedError, WindowmillError
+from windowmill.windowing.errors import (
+    HeldError,
+    OutOfTurnError,
+    SourceSchemaError,
+    SpecError,
+    StateCorruptError,
+    UnsupportedError,
+    WindowmillError,
+)
 from windowmill.windowing.specfile import parse_pipeline
 
 Row = dict[str, Any]
@@ -442,6 +450,31 @@ def test_a_restatement_counts_the_copy_of_a_row_that_is_gone(tmp_path):
 
 
 @pytest.mark.local
+def test_a_copy_of_a_key_that_shares_nothing_else_counts_once_its_row_is_gone(tmp_path):
+    own = Counted(tmp_path, a_grid(within=30))
+    own.land((1, "a", "x"))
+    own.land((12, "b", "x"), (60, "c", "w"))
+    own.run()
+    assert own.rows == {("a", 10): 1}
+    DeltaTable(tmp_path / "source").delete("t = 1")
+    own.run()
+    assert own.rows == {("b", 20): 1}
+
+
+@pytest.mark.local
+def test_a_restatement_counts_the_copy_of_a_row_on_which_a_condition_fails_now(tmp_path):
+    own = Counted(tmp_path, a_grid(within=30) | {"aggregates": {"n": {"count": "*", "where": "cast(k as int) > 0"}}, "keys": ["id"]})
+    own.land((1, "1", "x"))
+    own.land((2, "1", "x"), (60, "1", "z"))
+    own.run()
+    DeltaTable(tmp_path / "source").update(predicate="t = 1", updates={"k": "'none'"})
+    own.run()
+    assert own.batches()[-1].counts.quarantined == {"bad_condition": 1}
+    found = latest(own.pipeline, DeltaTable(tmp_path / "sink").to_pyarrow_table().to_pylist())
+    assert [(row["id"], row["window_end"], row["n"]) for row in found] == [("x", 10, 1)]
+
+
+@pytest.mark.local
 def test_entries_expire_with_the_watermark_and_are_merged(tmp_path, monkeypatch):
     monkeypatch.setattr(seen, "FEW_FILES", 3)
     own = Counted(tmp_path, a_grid())
@@ -548,6 +581,20 @@ def test_verify_compares_values_as_runs_do(tmp_path, spark, monkeypatch, kind, v
 
 
 @pytest.mark.spark
+@pytest.mark.parametrize("windows", [None, [{"name": "visit", "type": "session", "gap": 6}]])
+def test_verify_takes_columns_of_any_name(tmp_path, spark, monkeypatch, windows):
+    names = ["_closed_through", "_text", "_times", "_id", "_from", "_gap", "_session", "reason"]
+    for rows in ([(1, "x"), (2, "x"), (60, "y")], [(3, "z")]):  # the last one is too late
+        times, ids = zip(*rows, strict=True)
+        table = pa.table({"t": times, "k": ["a"] * len(rows)} | dict.fromkeys(names, ids))
+        write_deltalake(tmp_path / "source", table, mode="append")
+    own, differing = verified(tmp_path, monkeypatch, dedup={"by": names}, **({} if windows is None else {"windows": windows}))
+    assert differing == []
+    assert list(own.rows.values()) == [1]
+    assert own.batches()[-1].counts.rows_quarantined == 1
+
+
+@pytest.mark.spark
 @pytest.mark.parametrize(
     ("window", "until", "late", "counted"),
     [
@@ -587,6 +634,10 @@ def test_commands_say_what_was_left_out(tmp_path, capsys, monkeypatch):
         assert text in " ".join(capsys.readouterr().out.split())
     assert main(["report", "own.yaml"]) == 0
     assert "duplicates, left out" in (tmp_path / "sink.windowmill" / "report.html").read_text()
+    own.spec["source"]["filter"] = "soundex(k) = 'A000'"
+    Path("own.yaml").write_text(yaml.safe_dump(own.spec))
+    assert main(["explain", "own.yaml"]) == 0
+    assert "restatements are refused, as only Spark evaluates source.filter" in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.local
@@ -620,6 +671,36 @@ def test_files_that_others_rewrite_lose_no_entry(tmp_path, monkeypatch):
     own.land(*((6, "a", f"x{number}") for number in (0, 1, 2, 4)), (60, "a", "y"))
     own.run()
     assert own.rows == {("a", 10): 4}
+
+
+@pytest.mark.local
+def test_entries_that_a_restatement_forgets_go_from_files_that_others_rewrite(tmp_path):
+    own = Counted(tmp_path, a_grid(within=1_000))
+    for row in ((1, "a", "x"), (2, "a", "y")):
+        own.land(row)
+        own.run()
+    DeltaTable(tmp_path / "source").delete("id = 'x'")
+    arm("seen.before")
+    with pytest.raises(DiedError):
+        own.run()
+    failpoints.disarm()
+    DeltaTable(tmp_path / "sink.windowmill" / "seen").optimize.compact()
+    own.land((6, "a", "x"), (60, "a", "z"))
+    own.run()
+    assert own.rows == {("a", 10): 2}
+
+
+@pytest.mark.local
+@pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda data: bytes(200) + data[200:]], ids=["shorter", "other"])
+def test_a_damaged_table_of_remembered_rows_is_named(tmp_path, damage):
+    own = Counted(tmp_path, a_grid())
+    own.land((1, "a", "x"))
+    own.run()
+    [file] = (tmp_path / "sink.windowmill" / "seen").glob("*.parquet")
+    file.write_bytes(damage(file.read_bytes()))
+    own.land((2, "a", "x"))
+    with pytest.raises(StateCorruptError, match=rf"^seen (file://)?{tmp_path}/sink\.windowmill/seen/?: "):
+        own.run()
 
 
 @pytest.mark.local
@@ -674,6 +755,20 @@ def test_a_changed_spec_finds_duplicates_of_rows_before_its_windows(tmp_path, wi
 
 
 @pytest.mark.local
+def test_a_changed_spec_reads_the_rows_that_decide_about_those_that_decide(tmp_path):
+    """The first row makes the second one a duplicate, which lies near enough to the third one."""
+    own = Counted(tmp_path, a_grid(within=60) | {"windows": [{"name": "hours", "type": "tumbling", "size": 60}]})
+    for time in (530, 580, 630):
+        own.land((time, "a", "x"))
+    own.run()
+    own.apply(history=None, windows=[*own.spec["windows"], {"name": "sevens", "type": "tumbling", "size": 7}])
+    own.land((800, "a", "z"))
+    own.run()
+    found = latest(own.pipeline, DeltaTable(tmp_path / "sink").to_pyarrow_table().to_pylist())
+    assert {(row["window_end"], row["n"]) for row in found if row["window"] == "hours"} == {(540, 1), (660, 1)}
+
+
+@pytest.mark.local
 @pytest.mark.parametrize(("by", "steps"), [("event.id", []), ("e", [{"columns": {"e": "event.id"}}]), ("d", [])])
 def test_ids_of_another_kind_are_refused(tmp_path, by, steps):
     def land(number: pa.DataType, decimals: int) -> None:
@@ -687,6 +782,20 @@ def test_ids_of_another_kind_are_refused(tmp_path, by, steps):
     own.run()
     land(pa.float64(), 4)
     with pytest.raises(SourceSchemaError, match=rf"column '{by}' was .* and is now .*, and dedup\.by names it"):
+        own.run()
+
+
+@pytest.mark.local
+def test_ids_of_another_kind_in_a_looked_up_table_are_refused(tmp_path):
+    names = {"key": ["a"], "number": [7]}
+    write_deltalake(tmp_path / "names", pa.table(names))
+    lookup = {"path": str(tmp_path / "names"), "on": {"k": "key"}, "columns": ["number"]}
+    own = Counted(tmp_path, a_grid() | {"dedup": {"by": ["number"]}, "steps": [{"lookup": lookup}]})
+    own.land((1, "a", "x"))
+    own.run()
+    write_deltalake(tmp_path / "names", pa.table(names | {"number": ["7"]}), mode="overwrite", schema_mode="overwrite")
+    own.land((2, "a", "y"))
+    with pytest.raises(SourceSchemaError, match=r"lookup names: column 'number' of .* was BIGINT and is now STRING"):
         own.run()
 
 

@@ -139,7 +139,9 @@ def test_times_that_may_not_be_accepted_are_read():
 
 def test_every_watermark_is_known_if_asked_for_and_vouched_times_tell_what_is_late():
     batch = _Batch([[[_START + n * 1_000_000]] for n in range(5)], list(range(5)))
-    assert batch.survey(every=True).watermarks[1:] == tuple(_START + n * 1_000_000 - 5_000 for n in range(4))
+    found = batch.survey(every=True)
+    assert found.watermarks[1:] == tuple(_START + n * 1_000_000 - 5_000 for n in range(4))
+    assert (found.low, found.has_late) == (None, False)
     assert batch.read == [0, 1, 2, 3, 4]
     vouched = _Batch([[[_START]], [[_START + 10]]], [0, 1], closed_by_file=(_START + 5, _START + 5), lateness=2)
     assert vouched.survey().watermarks == (_START + 7, None)

@@ -105,6 +105,12 @@ def test_a_pipeline_that_loses_rows_knowingly_is_valid(tmp_path, capsys):
     assert "8 rows of the source read; readable: t in 4, k in 6, v in 6; not usable: 4 bad_time" in capsys.readouterr().out
 
 
+def test_columns_that_no_row_has_tell_no_duplicates(tmp_path, capsys):
+    path = landed(tmp_path, ["2024-01-01"], dedup={"by": ["k.id"]})
+    assert main(["validate", path, "--source"]) == 0
+    assert "4 rows of the source read; readable: t in 4, k in 3, k.id in 0, v in 3" in capsys.readouterr().out
+
+
 def test_many_specs_and_folders(tmp_path, capsys):
     for name, changes in {"a.yaml": {}, "b.yaml": {"keys": "k"}, "c.yml": {"emit": "later"}}.items():
         (tmp_path / name).write_text(yaml.safe_dump(a_spec(**changes)))

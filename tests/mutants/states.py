@@ -19,12 +19,18 @@ DEDUP = "tests/jobs/test_dedup.py::test_"
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {
     f"{DUPLICATES}duplicates_are_those_of_a_search_however_commits_are_cut_into_batches": [
-        ("ids-are-not-used-again", "windowing.columnar.duplicates:duplicates", always("np.abs(_) <= within")),
+        ("ids-are-not-used-again", "windowing.columnar.duplicates:duplicates", always("np.abs(_ - _[first]) <= within")),
         ("rows-that-came-too-late-are-remembered", "windowing.columnar.duplicates:_walked", without("counts")),
         ("rows-of-a-commit-are-forgotten", "windowing.columnar.duplicates:_walked", without("insort(together, time)")),
     ],
-    f"{DEDUP}a_restatement_counts_the_copy_of_a_row_that_is_gone": [
+    f"{DEDUP}a_copy_of_a_key_that_shares_nothing_else_counts_once_its_row_is_gone": [
         ("copies-of-changed-rows-stay-out", "jobs.batch.counted_rows:Copies.touched_with", instead("pc.or_(_1, _2)", "_2")),
+    ],
+    f"{DEDUP}entries_that_a_restatement_forgets_go_from_files_that_others_rewrite": [
+        ("forgotten-entries-stay", "checkpoints.seen:SeenTable.replaced_by", instead("(AXIS_BEGIN, AXIS_END)", "None")),
+    ],
+    f"{DEDUP}a_changed_spec_finds_duplicates_of_rows_before_its_windows": [
+        ("rows-before-duplicates-not-read", "jobs.batch.applying:_needed_from", without("_.pipeline.dedup is not None")),
     ],
     f"{DEDUP}entries_expire_with_the_watermark_and_are_merged": [
         ("what-is-remembered-is-not-merged", "checkpoints.seen:to_merge", always("len(_) <= FEW_FILES")),

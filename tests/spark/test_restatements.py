@@ -77,3 +77,15 @@ def test_a_sink_with_constraints_is_widened_and_restated(spark, tmp_path):
     [done] = bench.run(accepted=Acceptance(changes=True))
     assert done.restated.windows > 0
     assert differences(bench.latest(), bench.truth()) == []
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_filter_that_only_spark_evaluates_hides_no_correction(tmp_path):
+    source = {"path": str(tmp_path / "source"), "changes": "restate", "filter": "soundex(left(id, 1)) = 'E000'"}
+    bench = bench_of(tmp_path, "mixed", source=source)
+    bench.land(events(1, 150))
+    bench.run()
+    bench.delete(DELETED)
+    [done] = bench.run()
+    assert done.restated.windows > 0
+    assert differences(bench.latest(), bench.truth()) == []

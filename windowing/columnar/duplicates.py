@@ -5,18 +5,20 @@ watermark has passed its time by ``within``: then its *entry*, id and time, make
 first in order counts, whatever their times.
 
 Rows are compared all at once: they are sorted by id, and only where the first row of an id does not decide about the others are they
-visited one by one.
+visited one by one. So they are where the newest remembered entry of an id does not decide about all of its rows.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right, insort
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import ID_HIGH, ID_LOW, TIME
@@ -43,13 +45,18 @@ def ids_of(values: pa.Table) -> tuple[Ints, Ints]:
     Equal rows have equal ids in every process. Different ones have the same with a probability of 2^-128 a pair, unless their values were
     made to: the hash is not cryptographic.
     """
-    high, low = (row_checksums(values.rename_columns(_seeds(half, values.schema))).to_numpy() for half in ("high", "low"))
-    return high, low
+    return half_of_ids(values, "high").to_numpy(), half_of_ids(values, "low").to_numpy()
 
 
-def _seeds(half: str, schema: pa.Schema) -> list[str]:
-    """Names of columns that give each its own hash in each half."""
-    return [f"{half} {place} {kind_of(field.type)}" for place, field in enumerate(schema)]
+def half_of_ids(values: pa.Table, half: Literal["high", "low"]) -> pa.Array:
+    """One half of the id of each row of ``values``, as of :func:`ids_of`."""
+    # The names of columns give each its own hash in each half.
+    return row_checksums(values.rename_columns([f"{half} {place} {kind_of(field.type)}" for place, field in enumerate(values.schema)]))
+
+
+def has_each(rows: pa.Table, by: Sequence[str]) -> pa.ChunkedArray:
+    """Mask of the ``rows`` that have an id: those without a null in the columns ``by``."""
+    return reduce(pc.and_, (pc.is_valid(rows.column(name)) for name in by))
 
 
 def kind_of(kind: pa.DataType) -> str:
@@ -98,7 +105,7 @@ def duplicates(rows: Arrivals, remembered: pa.Table, within: int, *, repeats: bo
     own = rows.at(order)
     begins = np.append(True, (own.high[1:] != own.high[:-1]) | (own.low[1:] != own.low[:-1]))
     firsts, group = np.flatnonzero(begins), np.cumsum(begins) - 1
-    known = _times_by_group(own.high[firsts], own.low[firsts], remembered)
+    known, times = _known(own.high[firsts], own.low[firsts], remembered)
     first = firsts[group]
     # Where the first row of an id is remembered through all later ones, these are duplicates of it.
     decided = (own.commit == own.commit[first]) | (own.watermark <= own.time[first] + within)
@@ -106,14 +113,22 @@ def duplicates(rows: Arrivals, remembered: pa.Table, within: int, *, repeats: bo
         decided &= np.abs(own.time - own.time[first]) <= within
     decided &= own.counts[first]
     decided[firsts] = True
-    walked = np.zeros(len(firsts), np.bool_)
+    # Where the newest entry of an id is remembered through all rows, these are duplicates of it; no entry matters where it is forgotten.
+    is_known, latest = np.zeros(len(firsts), np.bool_), np.full(len(firsts), AXIS_BEGIN)
+    is_known[known], latest[known] = True, times
+    matters = is_known[group] & (latest[group] >= own.watermark - within)
+    near = matters & (np.abs(own.time - latest[group]) <= within) if repeats else matters
+    has_some, has_others, walked = (np.zeros(len(firsts), np.bool_) for _ in range(3))
+    has_some[group[matters]] = True
+    has_others[group[~near]] = True
     walked[group[~decided]] = True
-    walked[list(known)] = True
-    copies = ~begins & ~walked[group]
+    walked = np.where(has_some, has_others, walked)
+    copies = np.where(has_some[group], ~has_others[group], ~begins)
     ends = np.append(firsts[1:], n)
     for number in np.flatnonzero(walked).tolist():
         begin, end = int(firsts[number]), int(ends[number])
-        copies[begin:end] = _walked(own.at(slice(begin, end)), known.get(number, ()), within, repeats=repeats)
+        entries = times[np.searchsorted(known, number) : np.searchsorted(known, number, "right")].tolist()
+        copies[begin:end] = _walked(own.at(slice(begin, end)), entries, within, repeats=repeats)
     found[order] = copies
     return found
 
@@ -126,19 +141,23 @@ def _by_id(high: Ints, low: Ints) -> Ints:
     return np.lexsort((low, high)) if (same & (low[order][1:] != low[order][:-1])).any() else order
 
 
-def _times_by_group(high: Ints, low: Ints, remembered: pa.Table) -> Mapping[int, Sequence[int]]:
-    """For each of the ids, which are in ascending order, that has some, the times of its ``remembered`` entries, ascending."""
+def _known(high: Ints, low: Ints, remembered: pa.Table) -> tuple[Ints, Ints]:
+    """For each of the ``remembered`` entries of one of the ids, which are in ascending order, the number of the id, and the time.
+
+    They are in the order of both.
+    """
     entry = [remembered.column(name).to_numpy() for name in ENTRIES.names]
-    place, times = np.searchsorted(high, entry[0]), dict[int, list[int]]()
+    place, found = np.searchsorted(high, entry[0]), [(np.empty(0, np.int64), np.empty(0, np.int64))]
     while len(place):
         inside = place < len(high)
         inside[inside] = high[place[inside]] == entry[0][inside]
         place, entry = place[inside], [column[inside] for column in entry]
         same = low[place] == entry[1]
-        for number, time in zip(place[same].tolist(), entry[2][same].tolist(), strict=True):
-            insort(times.setdefault(number, []), time)
+        found.append((place[same], entry[2][same]))
         place, entry = place[~same] + 1, [column[~same] for column in entry]
-    return times
+    number, times = map(np.concatenate, zip(*found, strict=True))
+    order = np.lexsort((times, number))
+    return number[order], times[order]
 
 
 def _walked(rows: Arrivals, known: Sequence[int], within: int, *, repeats: bool) -> list[bool]:

@@ -85,6 +85,14 @@ def are_among(rows: pa.Table, keys: pa.Table, names: Sequence[str]) -> Bools:
     return np.asarray(wanted[codes[len(keys) :]], np.bool_)
 
 
+def without(rows: pa.Table, column: str, numbers: Ints) -> pa.Table:
+    """``rows`` without those whose number in ``column`` is one of ``numbers``, which are in ascending order; O(n log m)."""
+    if not len(numbers):
+        return rows
+    own = rows.column(column).to_numpy()
+    return rows.filter(pa.array(numbers[np.minimum(np.searchsorted(numbers, own), len(numbers) - 1)] != own))
+
+
 def distinct_values(values: np.ndarray) -> np.ndarray:
     """The distinct ``values``, ascending.
 
