@@ -319,27 +319,29 @@ class Pipeline(SpecMapping):
 
     @model_validator(mode="after")
     def _tables_lie_apart(self) -> Self:
-        tables = {name: table.path for name in ("source", "sink", "checkpoints") if (table := getattr(self, name)) and table.path}
-        if "checkpoints" not in tables and "sink" in tables:
-            tables["the sink's checkpoints"] = f"{tables['sink'].rstrip('/')}.windowmill"
-        if self.sink and self.sink.current:
-            tables = {"sink.current": self.sink.current, **tables}
+        levels, by_level = list[Pipeline]([self]), list[dict[str, str]]()
+        while (upstream := levels[-1]._upstream) is not None:
+            levels.append(upstream)
+        for level in levels:
+            tables = {name: table.path for name in ("source", "sink", "checkpoints") if (table := getattr(level, name)) and table.path}
+            if "checkpoints" not in tables and "sink" in tables:
+                tables["the sink's checkpoints"] = f"{tables['sink'].rstrip('/')}.windowmill"
+            by_level.append({"sink.current": level.sink.current, **tables} if level.sink and level.sink.current else tables)
+        ours = by_level[0]
+        theirs = [
+            (f"the {name.split()[-1]} of {level.pipeline}", path)
+            for level, tables in zip(levels[1:], by_level[1:], strict=True)
+            for name, path in tables.items()
+        ]
         for index, step in enumerate(self.steps):
             place = None if step.lookup is None else step.lookup.path
-            own = next((name for name, path in tables.items() if name != "source" and place and within(place, path)), None)
+            own = next((name for name, path in ours.items() if name != "source" and place and within(place, path)), None)
             if own is not None:
                 raise ValueError(f"steps.{index}.lookup.path: lies in {own}; look up a table that the pipeline does not write")
-        ours, level = list(tables), self._upstream
-        while level is not None:  # the tables of all levels of a chain
-            named = {name: getattr(level, name) for name in ("source", "sink", "checkpoints")}
-            tables |= {f"the {name} of {level.pipeline}": table.path for name, table in named.items() if table and table.path}
-            if level.sink is not None and level.sink.path and level.checkpoints is None:
-                tables[f"the checkpoints of {level.pipeline}"] = f"{level.sink.path.rstrip('/')}.windowmill"
-            level = level.upstream
-        for one, other in [*combinations(ours, 2), *product(ours, [name for name in tables if name not in ours])]:
-            inner, outer = (one, other) if within(tables[one], tables[other]) else (other, one)
-            if within(tables[inner], tables[outer]):
-                how = "is that of" if within(tables[outer], tables[inner]) else "lies below" if inner in ours else "holds"
+        for one, other in [*combinations(ours.items(), 2), *product(ours.items(), theirs)]:
+            (inner, inner_path), (outer, outer_path) = (one, other) if within(one[1], other[1]) else (other, one)
+            if within(inner_path, outer_path):
+                how = "is that of" if within(outer_path, inner_path) else "lies below" if inner in ours else "holds"
                 field, outer = (inner, outer) if inner in ours else (outer, inner)
                 field = field if field == "sink.current" else f"{field}.path"
                 raise ValueError(f"{field}: {how} {outer}; each needs a folder of its own, outside the other")

@@ -24,7 +24,7 @@ UP: Row = {
     "time": {"column": "t"},
     "windows": [{"name": "minute", "type": "tumbling", "size": "1 minute"}, {"name": "visit", "type": "session", "gap": "1 minute"}],
     "aggregates": {"n": {"count": "*"}},
-    "sink": {"path": "/data/up"},
+    "sink": {"path": "/data/up", "current": "/now/up"},
 }
 DOWN: Row = {
     "pipeline": "down",
@@ -159,6 +159,10 @@ def test_nothing_is_read_before_the_other_pipeline_has_published(tmp_path, capsy
         ({"sink": {"path": "/data/up"}}, "sink.path: is that of the sink of up"),
         ({"sink": {"path": "/data/up.windowmill/state"}}, "sink.path: lies below the checkpoints of up"),
         ({"sink": {"path": "/data"}}, "sink.path: holds the source of up"),
+        ({"sink": {"path": "/now/up"}}, "sink.path: is that of the sink.current of up"),
+        # Another level, of the same name.
+        ({"source": {"pipeline": "twin.yaml"}, "sink": {"path": "/data/up"}}, "sink.path: is that of the sink of up"),
+        ({"source": {"pipeline": "twin.yaml"}, "sink": {"path": "/data/twin"}}, "sink.path: is that of the sink of up"),
         ({"source": {"path": "/data/in"}}, "time: missing; add this field"),
     ],
 )
@@ -166,6 +170,7 @@ def test_a_chain_that_cannot_be_is_refused_in_a_line(tmp_path, capsys, fields, s
     (tmp_path / "up.yaml").write_text(yaml.safe_dump(UP))
     (tmp_path / "bad.yaml").write_text(yaml.safe_dump({name: value for name, value in UP.items() if name != "windows"}))
     (tmp_path / "round.yaml").write_text(yaml.safe_dump(DOWN | {"pipeline": "round", "source": {"pipeline": "down.yaml"}}))
+    (tmp_path / "twin.yaml").write_text(yaml.safe_dump(DOWN | {"pipeline": "up", "sink": {"path": "/data/twin"}}))
     (tmp_path / "down.yaml").write_text(yaml.safe_dump(DOWN | fields))
     assert main(["validate", str(tmp_path / "down.yaml")]) == 2
     told = capsys.readouterr().err.strip().splitlines()
