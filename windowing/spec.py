@@ -221,6 +221,11 @@ class Pipeline(SpecMapping):
         chosen = (self.source.window, *self.source.windows)
         return tuple(window for window in self._upstream.windows if window.name in chosen or not any(chosen))
 
+    @property
+    def asserts_interval(self) -> bool:
+        """Whether the end of each data interval is the watermark; over another pipeline's results it is what that one has published."""
+        return self.time.watermark == "data_interval_end" and self._upstream is None
+
     def __eq__(self, other: object) -> bool:
         """Equal by the fields: it makes no difference which of them came from the environment."""
         return isinstance(other, Pipeline) and self.__dict__ == other.__dict__
