@@ -324,9 +324,10 @@ class Pipeline(SpecMapping):
 
     @model_validator(mode="after")
     def _tables_lie_apart(self) -> Self:
-        levels, by_level = list[Pipeline]([self]), list[dict[str, str]]()
-        while (upstream := levels[-1]._upstream) is not None:
-            levels.append(upstream)
+        levels, by_level, above = list[Pipeline]([self]), list[dict[str, str]](), self._upstream
+        while above is not None:
+            levels.append(above)
+            above = above.upstream
         for level in levels:
             tables = {name: table.path for name in ("source", "sink", "checkpoints") if (table := getattr(level, name)) and table.path}
             if "checkpoints" not in tables and "sink" in tables:

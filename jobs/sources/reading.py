@@ -382,7 +382,7 @@ def moves_on(pipeline: Pipeline, ledger: Ledger, asserted: int | None) -> bool:
     # Revised rows first appear when the watermark passes a window's end, final rows when the window is closed.
     shown = (emitted, rule.closed(asserted))
     if rule.revises:
-        reached = rule.watermark_of(emitted) if last.outcome.watermark is None else last.outcome.watermark
+        reached = last.outcome.watermark_by(rule)
         shown = (reached if last.outcome.shown is None else last.outcome.shown, max(reached, asserted))
     try:
         grids = Grids.of(pipeline)

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from tests.jobs.chained import Days, Row, ran_once
+from windowmill.checkpoints.batches import Outcome
 from windowmill.jobs.cli import main
 from windowmill.jobs.sources import chains
 from windowmill.jobs.sources.unread import SourceWatch
@@ -225,6 +226,6 @@ def test_results_are_complete_before_the_next_one_may_come(tmp_path, window, col
     down = DOWN | {"windows": [{"name": "by", "type": "tumbling", "size": 60}], "source": {"pipeline": str(tmp_path / "up.yaml")}}
     pipeline = parse_pipeline(down | {"time": {"column": column}})
     batch = SimpleNamespace(
-        plan=SimpleNamespace(definition=pipeline.upstream.meaning()), outcome=SimpleNamespace(emitted=shown, watermark=None, shown=None)
+        plan=SimpleNamespace(definition=pipeline.upstream.meaning()), outcome=Outcome(seen=shown, emitted=shown, verdict="passed")
     )
     assert chains.complete_from(pipeline, batch) == least

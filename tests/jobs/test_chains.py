@@ -150,6 +150,24 @@ def test_corrections_of_any_column_reach_the_next_level(tmp_path, lateness):
     assert sum(row["_sum"] for row in days.hour.shown()) > before
 
 
+def test_a_correction_is_compared_with_rows_of_its_windows_only(days, monkeypatch):
+    sizes, found = list[tuple[int, int]](), chains.InputComparison._before
+
+    def before(self: Any, fresh: pa.Table, share: Any) -> pa.Table:
+        rows = found(self, fresh, share)
+        sizes.append((len(fresh), len(rows)))
+        return rows
+
+    monkeypatch.setattr(chains.InputComparison, "_before", before)
+    at = pa.array([(days.at - 100) * 60_000_000 + BASE], pa.float64()).cast(pa.int64(), safe=False).cast(pa.timestamp("us", "UTC"))
+    event = {"id": pa.array([days.n]), "shop": ["a"], "item": pa.array([1]), "t": at, "v": pa.array([1])}
+    write_deltalake(days.folder / "events", pa.table(event), mode="append")
+    days.run()
+    days.check()
+    assert len(sizes) == 2
+    assert all(fresh and known <= fresh for fresh, known in sizes)
+
+
 def test_what_the_other_pipeline_had_published_is_missed(tmp_path):
     days = Days(tmp_path, 10)
     days.land(3)
