@@ -252,7 +252,9 @@ class Pipeline(SpecMapping):
         taken: dict[str, str] = dict.fromkeys(RESERVED_COLUMNS, "a column of windowmill's own")
         for column in self.keys:
             if column.lower() in taken:
-                raise ValueError(f"keys: {column!r} is taken by {taken[column.lower()]}; rename the column in the source")
+                own = f"copy it by a step, as in columns: {{of_{column}: {column}}}, and name the copy"
+                remedy = "rename the column in the source" if self._upstream is None else own
+                raise ValueError(f"keys: {column!r} is taken by {taken[column.lower()]}; {remedy}")
             taken[column.lower()] = "a key"
         for name in self.aggregates:
             if name.lower() in taken:

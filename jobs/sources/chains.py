@@ -53,9 +53,11 @@ from windowmill.checkpoints.data_files import DataFile, remove, rows_of, write_f
 from windowmill.checkpoints.delta_tables import checkpoint_if_due, existing, files_of, newest, own_commit, sizes_of, span_of
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import BRING_NEWEST
 from windowmill.checkpoints.places import Places, Runnable
 from windowmill.checkpoints.stores import FAILURES, create_table, is_table, table_at
 from windowmill.jobs.runnables import runnable_of
+from windowmill.jobs.sources.base import LoggedVersion
 from windowmill.jobs.sources.delta_log import CORRECTION, DeltaSource, read_source_table
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
@@ -63,6 +65,7 @@ from windowmill.windowing.columnar.hashes import row_checksums
 from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_values
 from windowmill.windowing.errors import (
     FencedError,
+    LedgerBehindError,
     SinkRefusedError,
     SourceError,
     SourceMissingError,
@@ -99,7 +102,10 @@ class UpstreamSink:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> UpstreamSink | None:
-        """What the pipeline that ``pipeline`` reads has published; null if that is nothing yet."""
+        """What the pipeline that ``pipeline`` reads has published; null if that is nothing yet.
+
+        Raises ``LedgerBehindError`` if its ledger lacks batches that its sink has.
+        """
         assert pipeline.upstream is not None
         runnable = runnable_of(pipeline.upstream)
         if not is_table(runnable.sink_path):
@@ -109,6 +115,11 @@ class UpstreamSink:
         if ledger.newest is None:
             return None
         through = -1 if (found := sink.transaction_version(f"windowmill/{ledger.generation}/sink")) is None else found
+        if through > ledger.newest.number:
+            raise LedgerBehindError(
+                f"sink {runnable.sink_path}: batch {through} is committed, but the ledger of the pipeline {runnable.name} is at batch "
+                f"{ledger.newest.number}; the ledger was restored from an older copy: {BRING_NEWEST}"
+            )
         last: Batch | None = None
         for batch in ledger.since(max(0, through)):
             lacks = batch.number > through and "sink" in ledger.changes_of(batch) and "sink" not in batch.left_out
@@ -198,6 +209,13 @@ class PublishedRows(DeltaSource):
                     if _REFLECTS in note:
                         return int(note[_REFLECTS])
         return None
+
+    @property
+    def place(self) -> str:
+        return self.upstream
+
+    def when_changed(self, version: LoggedVersion) -> str:  # noqa: ARG002 - the same for all
+        return "`windowmill backfill …` without --as-arrived reads the results of that pipeline as they are now"
 
     def when_missing(self) -> str:
         return "(VACUUM); bring it back, or rebuild this pipeline in a new sink with backfill"

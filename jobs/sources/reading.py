@@ -253,7 +253,7 @@ def check_readable(runnable: Runnable, source: SourceTable, versions: VersionRan
             raise
         what = str(err).removeprefix(f"source {source.path}: ").split(";")[0]
         raise ArrivalUnknownError(
-            f"source {source.path}: {what}, so the order in which earlier runs read the rows is no longer known; "
+            f"source {source.place}: {what}, so the order in which earlier runs read the rows is no longer known; "
             "`windowmill backfill …` without --as-arrived, or with --arrival event_time, reads the rows that the table holds"
         ) from err
 
@@ -311,7 +311,7 @@ def _appended(runnable: Runnable, source: SourceTable, version: LoggedVersion) -
         return version.added
     if runnable.source.changes == "ignore":
         return ()
-    what = f"source {source.path}: version {version.version} ({version.operation}) changed or removed rows"
+    what = f"source {source.place}: version {version.version} ({version.operation}) changed or removed rows"
     if version.pipeline is not None:
         what += f": the windowmill pipeline {version.pipeline} replaced what it had published (backfill)"
     raise NonAppendCommitError(f"{what}; {source.when_changed(version)}")
