@@ -234,11 +234,23 @@ def open_input(pipeline: Pipeline) -> PublishedRows:
             f"{pipeline.pipeline}"
         )
     opened = read_source_table(path)
+    schema = _fitted_schema(pipeline.upstream, table, opened.schema_json)
     own = {each.name: getattr(opened, each.name) for each in fields(DeltaSource)}
     # Commits that only say what the table reflects bring nothing to read; after others, such as a compaction, all versions count.
     version = marker.rows if marker.version == opened.version else opened.version
     complete = None if marker.complete == AXIS_BEGIN else marker.complete
-    return PublishedRows(**own | {"version": version, "complete": complete}, upstream=name, marker=marker)
+    return PublishedRows(**own | {"version": version, "complete": complete, "schema_json": schema}, upstream=name, marker=marker)
+
+
+def _fitted_schema(upstream: Pipeline, table: DeltaTable, schema_json: str) -> str:
+    """The columns ``schema_json`` of an input ``table``, and those that the next sync adds because the sink has them."""
+    schema = json.loads(schema_json)
+    if {each["name"] for each in schema["fields"]}.issuperset((*upstream.keys, *upstream.aggregates)):
+        return schema_json
+    sink = existing(runnable_of(upstream).sink_path)
+    added = [] if sink is None else lacking(table, sink.schema().to_json())
+    schema["fields"] += [json.loads(each.to_json()) for each in added if each.name not in _OF_SINK]
+    return json.dumps(schema)
 
 
 def read_through(pipeline: Pipeline) -> int:
