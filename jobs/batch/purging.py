@@ -78,8 +78,7 @@ def purge(
             "and `windowmill restate` it"
         )
     with leased(pipeline, progress, changes=accepted.changes) as turn:
-        if turn.runnable.source.pipeline is not None:
-            turn.catch_up()
+        turn.catch_up()
         source = _source(turn.runnable, turn.ledger, accepted)
         keys = _typed(pipeline, source, given)
         with progress.step("check", f"that the source has no rows of {'the key' if len(keys.values) == 1 else 'the keys'}"):
