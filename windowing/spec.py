@@ -95,17 +95,17 @@ class AssetSchedule(SpecMapping):
     asset: Annotated[str, Field(pattern=r"\S", max_length=1_500)]
 
 
-#: JSON schema of a pipeline over another one's results, the only one that needs no ``time``.
+#: JSON schema of a pipeline over another one's results.
 _CHAINED: dict[str, Any] = {
     "required": ["source"],
     "properties": {"source": {"type": "object", "required": ["pipeline"], "properties": {"pipeline": {"type": "string"}}}},
 }
 
 
-def _time_of_results(given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The field ``time`` of a pipeline whose spec has none; null, which is refused, unless the source ``given`` is another pipeline."""
-    source = given.get("source")
-    return None if source is None or source.pipeline is None else {"column": RESULT_TIMES[0]}
+def _without_time(schema: dict[str, Any]) -> None:
+    """Have a JSON ``schema`` require ``time``, except of a pipeline over another one's results."""
+    schema["required"].remove("time")
+    schema |= {"if": _CHAINED, "else": {"required": ["time"]}}
 
 
 #: Values of the field ``compute``.
@@ -115,7 +115,7 @@ Compute = Literal["spark", "auto", "local"]
 class Pipeline(SpecMapping):
     """One pipeline. Unknown fields are refused; ``Pipeline.model_json_schema()`` is its JSON schema."""
 
-    model_config = ConfigDict(json_schema_extra={"if": _CHAINED, "else": {"required": ["time"]}})
+    model_config = ConfigDict(json_schema_extra=_without_time)
 
     pipeline: Name
     #: The name under which the pipeline built its sink, if it has been renamed since.
@@ -126,8 +126,7 @@ class Pipeline(SpecMapping):
     #: Which rows behind the last step are left out, because one with equal values came before them.
     dedup: Dedup | None = None
     keys: tuple[Column, ...] = ()
-    #: Only a pipeline over another one's results may leave it out.
-    time: Annotated[Time, Field(default_factory=_time_of_results, validate_default=True)]
+    time: Time
     windows: Annotated[tuple[Annotated[Window, ByType()], ...], Field(min_length=1)]
     aggregates: Aggregates
     emit: Literal["final", "revise"] = "final"
@@ -158,6 +157,15 @@ class Pipeline(SpecMapping):
     _upstream: Pipeline | None = PrivateAttr(default=None)
     _upstream_path: str = PrivateAttr(default="")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _results_have_a_time(cls, fields: Any) -> Any:
+        source, time = (fields.get(name) for name in ("source", "time")) if isinstance(fields, Mapping) else (None, None)
+        chained = source.get("pipeline") if isinstance(source, Mapping) else getattr(source, "pipeline", None)
+        if chained is None or not (time is None or isinstance(time, Mapping)):
+            return fields
+        return {**fields, "time": {"column": RESULT_TIMES[0], **(time or {})}}
+
     def model_post_init(self, context: Any, /) -> None:
         """Keep what the reader of the spec filled from the environment, so that it can be shown and stored as written."""
         if isinstance(context, Mapping):
@@ -181,7 +189,7 @@ class Pipeline(SpecMapping):
         for name in chosen:
             if name not in known:
                 raise ValueError(f"{field}: got {name!r}; the windows of the pipeline {upstream.pipeline} are {', '.join(known)}")
-        time, given = self.time, self.time.model_fields_set if "time" in self.model_fields_set else ()
+        time, given = self.time, self.time.model_fields_set
         followed = next((name for name in ("disorder", "max_future_skew", "watermark") if name in given), None)
         if followed is not None:
             raise ValueError(
