@@ -35,9 +35,9 @@ from windowmill.checkpoints.state.reading import (
     rows_of,
     rows_of_part,
 )
-from windowmill.checkpoints.state.tables import entries_before, of_keys
-from windowmill.checkpoints.stores import is_table, table_at
-from windowmill.windowing.columnar.added_columns import ABOVE, BATCH, BUCKET, DUE, FIRST, KIND, LEVEL, NODE_LEVEL, POSITION, SEQUENCE, SUM
+from windowmill.checkpoints.state.tables import entries_before, has_nodes, of_keys
+from windowmill.checkpoints.stores import is_table
+from windowmill.windowing.columnar.added_columns import ABOVE, BATCH, BUCKET, DUE, FIRST, KIND, NODE_LEVEL, POSITION, SEQUENCE, SUM
 from windowmill.windowing.columnar.hashes import KeyFilter, KeysOfShare, buckets_of
 from windowmill.windowing.columnar.position_reads import Bounds, Demand, arriving_values, split_nodes
 from windowmill.windowing.columnar.positions import NODE, PositionStage
@@ -72,7 +72,7 @@ class DeltaState:
     @property
     def holds_nodes(self) -> bool:
         # A batch that appends rows keeps the columns of the table.
-        return self.replaced or not is_table(self.name) or LEVEL in table_at(self.name).schema().to_arrow().names
+        return self.replaced or not is_table(self.name) or has_nodes(self.name)
 
     def partials(self, schema: pa.Schema, wanted: Wanted, *, before_batch: int, limit: ReadLimit) -> pa.Table | None:
         """The ``wanted`` slices or sessions of the batches before ``before_batch``, verified.

@@ -113,6 +113,11 @@ def slice_schema(
     return pa.schema([*keys.items(), *((name, pa.int64()) for name in own), *layout.stored_columns])
 
 
+def has_nodes(path: str) -> bool:
+    """Whether the state table at ``path`` has the column of nodes; batches that do not replace the whole state do not add it."""
+    return LEVEL in table_at(path).schema().to_arrow().names
+
+
 def own_entries(*, with_positions: bool) -> Where:
     """The entries of the log; in a table that also has rows over positions, which have a kind, too, the rows without a sequence."""
     return Present(KIND) & Present(SEQUENCE, present=False) if with_positions else Present(KIND)
