@@ -585,6 +585,10 @@ class Outcome:
     watermark: int | None = field(default=None, metadata=OPTIONAL)
     shown: int | None = field(default=None, metadata=OPTIONAL)
 
+    def watermark_by(self, rule: LatenessRule) -> int:
+        """The watermark that has been reached, given the ``rule`` of the batch's spec."""
+        return rule.watermark_of(self.emitted) if self.watermark is None else self.watermark
+
     @property
     def published_counts(self) -> Counts:
         """Its rows, without result rows if these are not published: the batch is held, discarded or abandoned."""

@@ -19,7 +19,6 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -44,9 +43,9 @@ from windowmill.checkpoints.delta_tables import (
     newest,
     own_commit,
     sizes_of,
+    span_of,
 )
 from windowmill.checkpoints.stores import FAILURES, create_table, is_local, table_at
-from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import SinkError, SinkRefusedError, StateError, WindowmillError
 
 #: Decimal digits of the whole numbers of a type, by its bits.
@@ -243,20 +242,40 @@ def _write(table: DeltaTable, place: str, publication: Publication) -> None:
         moved = ReplacedRange.of(place, table, changes.replaces, changes.windows)
         files = changes.adds + moved.keep(moved.partly, batch=publication.batch, attempt=str(note.get("attempt", "")), task=0)
         removes, note["rewritten"] = list(moved.files), True
-    now = time.time_ns() // 1_000_000
+    wanted = DeltaSchema.from_json(changes.schema) if publication.replaces_all and changes.schema is not None else None
+    gone = {path: active[path] for path in removes}
+    commit_files(table, files, gone, note, [Transaction(publication.app_id, publication.batch)], schema=wanted)
+
+
+def commit_files(
+    table: DeltaTable,
+    files: Sequence[DataFile],
+    removes: Mapping[str, int],
+    note: Mapping[str, Any],
+    transactions: Sequence[Transaction],
+    *,
+    schema: DeltaSchema | None = None,
+    **more: Any,
+) -> None:
+    """Add ``files`` to ``table``, and remove those of the paths ``removes``, which have these sizes.
+
+    ``note``: the ``userMetadata`` of the commit; ``more``: further metadata. ``schema``: the columns of the table from now on, if all its
+    files go; null if they stay as they are. Raises ``CommitFailedError`` if others have committed meanwhile.
+    """
+    now, mode = time.time_ns() // 1_000_000, "append"
     actions: list[AddAction | RemoveAction] = [AddAction(file.path, file.size, {}, file.modified_ms, True, file.stats) for file in files]
-    actions += [RemoveAction(path, True, now, active[path]) for path in removes]
+    if schema is not None and schema != table.schema():
+        mode = "overwrite"  # which removes all files by itself
+    else:
+        actions += [RemoveAction(path, True, now, size) for path, size in removes.items()]
     metrics = {"num_added_files": len(files), "num_removed_files": len(removes)}
     once = CommitProperties(
-        app_transactions=[Transaction(publication.app_id, publication.batch)],
-        custom_metadata={"userMetadata": json.dumps(note), "operationMetrics": metrics},
+        app_transactions=list(transactions),
+        custom_metadata={"userMetadata": json.dumps(note), "operationMetrics": metrics, **more},
         max_commit_retries=0,
     )
-    schema, mode = table.schema(), "append"
-    if publication.replaces_all and changes.schema is not None and (wanted := DeltaSchema.from_json(changes.schema)) != schema:
-        # The columns change in the same commit, which then removes all files by itself.
-        schema, mode, actions = wanted, "overwrite", [action for action in actions if isinstance(action, AddAction)]
-    table.create_write_transaction(actions, mode, schema, commit_properties=once, post_commithook_properties=NO_HOOKS)
+    columns = table.schema() if schema is None else schema
+    table.create_write_transaction(actions, mode, columns, commit_properties=once, post_commithook_properties=NO_HOOKS)
 
 
 def names_need_mapping(role: str, schema: str) -> bool:
@@ -427,8 +446,6 @@ def _set_schema(table: DeltaTable, schema: DeltaSchema, files: list[AddAction | 
 
 
 _END, _WINDOW = "window_end", "window"
-#: Writers cut off a timestamp in a statistic to milliseconds.
-_CUT_OFF_US = 999
 
 
 @dataclass(frozen=True, slots=True)
@@ -456,10 +473,12 @@ class ReplacedRange:
         begin, end = ends
         whole, partly = [], []
         for file in files_of(snapshot):
-            low, high = _point(file.get(f"min.{_END}")), _point(file.get(f"max.{_END}"), cut_off=_CUT_OFF_US)
-            if low is None or high is None or file.get(f"null_count.{_END}") != 0:
+            span = span_of(file, _END)
+            if span is None or file.get(f"null_count.{_END}") != 0:
                 partly.append(file["path"])
-            elif low > begin and high <= end and windows is None:
+                continue
+            low, high = span
+            if low > begin and high <= end and windows is None:
                 whole.append(file["path"])
             elif high > begin and low <= end:
                 partly.append(file["path"])
@@ -482,8 +501,3 @@ class ReplacedRange:
         if self.windows is not None:
             within = pc.and_(within, pc.is_in(rows.column(_WINDOW), pa.array(self.windows, rows.column(_WINDOW).type)))
         return within
-
-
-def _point(value: Any, *, cut_off: int = 0) -> int | None:
-    """A statistic as an instant on the axis, plus what its writer may have ``cut_off`` of a timestamp."""
-    return to_us(value) + cut_off if isinstance(value, datetime) else value

@@ -15,7 +15,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -29,11 +28,11 @@ from deltalake.exceptions import DeltaError
 from windowmill.checkpoints.batches import Changes, Plan
 from windowmill.checkpoints.committer import beyond_delta_rs
 from windowmill.checkpoints.data_files import DataFile, rows_of, write_files
-from windowmill.checkpoints.delta_tables import existing, files_of, newest
+from windowmill.checkpoints.delta_tables import existing, files_of, newest, span_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.stores import remedy
-from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, to_us
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.columnar.hashes import buckets_of, row_checksums
 from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_values, first_rows
@@ -47,13 +46,11 @@ ROWS_PER_FILE = 65_536
 ROWS_AT_ONCE, ROWS_SORTED = 2_000_000, 500_000
 #: Pairs of key and window for which the sink is searched at a time.
 SEARCHED_AT_ONCE = 20_000
-_WINDOW, _START, _END, _TRIGGER, _REVISION = "window", "window_start", "window_end", "trigger", "revision"
+WINDOW, START, END, TRIGGER, REVISION = "window", "window_start", "window_end", "trigger", "revision"
 #: Columns that say from which file a row was read, and its number there.
-_FILE, _ROW = "_file", "_row"
+FILE, ROW = "_file", "_row"
 #: Stands for null among numbers.
 _NULL = np.iinfo(np.int64).min
-#: Writers cut off a timestamp in a statistic to milliseconds.
-CUT_OFF_US = 999
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,23 +68,23 @@ class CurrentView:
     @property
     def pair(self) -> list[str]:
         """Columns of which the table has each combination once."""
-        return [*self.keys, _WINDOW]
+        return [*self.keys, WINDOW]
 
     @property
     def columns(self) -> list[str]:
         """Columns by which rows are compared."""
-        return [*self.pair, _START, _END, _TRIGGER, _REVISION, RETRACTED]
+        return [*self.pair, START, END, TRIGGER, REVISION, RETRACTED]
 
     def newest(self, rows: pa.Table) -> Ints:
         """Index of the newest row of each pair that shows one; ``rows`` are all versions of their windows. O(n log n)."""
         if not len(rows):
             return np.zeros(0, np.int64)
         pair, _ = codes_of([rows], self.pair)
-        start, end, trigger, revision = (_numbers(rows, name) for name in (_START, _END, _TRIGGER, _REVISION))
+        start, end, trigger, revision = (numbers_of(rows, name) for name in (START, END, TRIGGER, REVISION))
         chosen = np.arange(len(rows))
         if revision.any():
             numbered = trigger != _NULL
-            restarts = pc.is_in(rows.column(_WINDOW), pa.array(self.restarting, pa.string())).to_numpy()
+            restarts = pc.is_in(rows.column(WINDOW), pa.array(self.restarting, pa.string())).to_numpy()
             of_window = (np.where(numbered & ~restarts, _NULL, end), np.where(numbered, _NULL, start), trigger, pair)
             order = np.lexsort((revision, *of_window))
             chosen = order[_last_of([values[order] for values in of_window])]
@@ -105,7 +102,7 @@ class CurrentView:
         best = left[self.newest(rows.take(pa.array(left)))]
         before = np.flatnonzero(of_table)
         pair, n_pairs = codes_of([rows], self.pair)
-        end, trigger, start = (_numbers(rows, name) for name in (_END, _TRIGGER, _START))
+        end, trigger, start = (numbers_of(rows, name) for name in (END, TRIGGER, START))
         found = np.full(n_pairs, -1)
         found[pair[best]] = best
         now = found[pair[before]]
@@ -140,21 +137,25 @@ class SinkFiles:
     def rows(self) -> int:
         return sum(int(file["num_records"]) for file in self.entries)
 
+    def none(self, columns: Sequence[str]) -> pa.Table:
+        """No rows, with the columns of :meth:`narrow`."""
+        known = {each.name: each.type for each in self.schema} | {FILE: pa.int64(), ROW: pa.int64()}
+        return pa.schema([(name, known.get(name, pa.bool_())) for name in (*columns, FILE, ROW)]).empty_table()
+
     def narrow(self, columns: Sequence[str], number: int) -> Iterator[pa.Table]:
         """Some ``columns`` of the rows of a file, some at a time, with the file's ``number`` and the number of each row there."""
         known = {each.name: each.type for each in self.schema}
         schema, first = pa.schema([(name, known.get(name, pa.bool_())) for name in columns]), 0
         for rows in rows_of(self.place, [self.entries[number]["path"]], schema):
             numbers = pa.array(np.arange(first, first + len(rows)))
-            yield rows.append_column(_FILE, pa.array(np.full(len(rows), number))).append_column(_ROW, numbers)
+            yield rows.append_column(FILE, pa.array(np.full(len(rows), number))).append_column(ROW, numbers)
             first += len(rows)
 
     def whole(self, places: pa.Table) -> Iterator[pa.Table]:
         """The rows with all columns that lie at these ``places``, which have the columns of :meth:`narrow`."""
-        files, numbers = places.column(_FILE).to_numpy(), places.column(_ROW).to_numpy()
-        order = np.lexsort((numbers, files))
-        for file in distinct_values(files):
-            wanted, first = numbers[order][slice(*np.searchsorted(files[order], [file, file + 1]))], 0
+        files, numbers = places.column(FILE).to_numpy(), places.column(ROW).to_numpy()
+        for file, own_numbers in grouped(files, numbers).items():
+            wanted, first = np.sort(own_numbers), 0
             for rows in rows_of(self.place, [self.entries[file]["path"]], self.schema):
                 own = wanted[slice(*np.searchsorted(wanted, [first, first + len(rows)]))] - first
                 if len(own):
@@ -163,8 +164,8 @@ class SinkFiles:
 
     def search(self, view: CurrentView, wanted: pa.Table) -> Iterator[pa.Table]:
         """The newest rows of the pairs ``wanted``, with all columns; reads no file that is older than what it has found of all pairs."""
-        ends = [_greatest_end(file) for file in self.entries]
-        order, none = sorted(range(len(ends)), key=lambda number: -ends[number]), _empty(view, self.schema)
+        ends = [AXIS_END if (span := span_of(file, END)) is None else span[1] for file in self.entries]
+        order, none = sorted(range(len(ends)), key=lambda number: -ends[number]), self.none(view.columns)
         for first in range(0, len(wanted), SEARCHED_AT_ONCE):
             own, found = wanted.slice(first, SEARCHED_AT_ONCE), none
             for place, number in enumerate(order):
@@ -175,8 +176,8 @@ class SinkFiles:
                 best = found.take(pa.array(view.newest(found)))
                 following = ends[order[place + 1]] if place + 1 < len(order) else AXIS_BEGIN
                 # A later revision of a trigger may have another end.
-                is_final = best.column(_TRIGGER).null_count == len(best) == len(own)
-                if is_final and len(best) and int(_numbers(best, _END).min()) > following:
+                is_final = best.column(TRIGGER).null_count == len(best) == len(own)
+                if is_final and len(best) and int(numbers_of(best, END).min()) > following:
                     break
             yield from self.whole(found.take(pa.array(view.newest(found))))
 
@@ -208,9 +209,9 @@ class AddedRows:
         """Mask of the ``rows`` of the sink, or of the current table, that they replace."""
         if self.replaces is None:
             return np.zeros(len(rows), np.bool_)
-        (begin, end, windows), ends = self.replaces, _numbers(rows, _END)
+        (begin, end, windows), ends = self.replaces, numbers_of(rows, END)
         within = (ends > begin) & (ends <= end)
-        return within if windows is None else within & pc.is_in(rows.column(_WINDOW), pa.array(windows, pa.string())).to_numpy()
+        return within if windows is None else within & pc.is_in(rows.column(WINDOW), pa.array(windows, pa.string())).to_numpy()
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +246,7 @@ class MadeOfSink:
 
     def _rows_of(self, share: Callable[[pa.Table], pa.Table]) -> Iterator[pa.Table]:
         parts = (rows for number in range(len(self.sink.entries)) for rows in self.sink.narrow(self.view.columns, number))
-        own = pa.concat_tables([_empty(self.view, self.sink.schema), *map(share, parts)])
+        own = pa.concat_tables([self.sink.none(self.view.columns), *map(share, parts)])
         yield from self.sink.whole(own.take(pa.array(self.view.newest(own))))
 
     def differing(self, shown: Sequence[str]) -> Iterator[pa.Table]:
@@ -285,7 +286,7 @@ class Merged:
     def _rows(self) -> Iterator[pa.Table]:
         for share in shares(self.old.rows + self.new.files.rows, self.view):
             rows = pa.concat_tables(list(map(share, self._narrow())))
-            of_table = rows.column(_FILE).to_numpy() < 0
+            of_table = rows.column(FILE).to_numpy() < 0
             best, lacking = self.view.compared(rows, of_table, of_table & self.new.replace(rows))
             yield from self.old.whole(_with_files(rows.take(pa.array(best[of_table[best]])), shift=len(self.old.entries)))
             yield from self.new.files.whole(rows.take(pa.array(best[~of_table[best]])))
@@ -312,7 +313,7 @@ class Revised:
     @classmethod
     def of(cls, old: SinkFiles, new: AddedRows, sink: SinkFiles, view: CurrentView) -> Revised:
         """After a batch that adds the rows ``new`` to the ``sink``; reads those rows of the table whose keys they have."""
-        added = pa.concat_tables([_empty(view, old.schema), *new.narrow(view.columns)])
+        added = pa.concat_tables([old.none(view.columns), *new.narrow(view.columns)])
         before = pa.concat_tables([added.slice(0, 0), *_same_pairs(old, added, new, view)])
         rows = pa.concat_tables([before, added])
         of_table = np.arange(len(rows)) < len(before)
@@ -320,14 +321,10 @@ class Revised:
         chosen = rows.take(pa.array(best[~of_table[best]]))
         fresh = pa.concat_tables([old.schema.empty_table(), *new.files.whole(chosen), *sink.search(view, lacking)])
         going = before.take(pa.array(np.setdiff1d(np.arange(len(before)), best)))
-        files, numbers = going.column(_FILE).to_numpy(), going.column(_ROW).to_numpy()
+        files, numbers = going.column(FILE).to_numpy(), going.column(ROW).to_numpy()
         places = _places(old, before, fresh, view)
-        return cls(
-            old,
-            view,
-            {int(file): numbers[files == file] for file in distinct_values(files)},
-            {int(file): fresh.filter(pa.array(places == file)) for file in distinct_values(places)},
-        )
+        own = {file: fresh.take(pa.array(at)) for file, at in grouped(places, np.arange(len(places))).items()}
+        return cls(old, view, grouped(files, numbers), own)
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -415,6 +412,13 @@ def gathered(parts: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
         yield pa.concat_tables(waiting)
 
 
+def grouped(groups: Ints, values: Ints) -> dict[int, Ints]:
+    """The ``values`` of each of the ``groups``, in ascending order of these; O(n log n)."""
+    order, names = np.argsort(groups, kind="stable"), distinct_values(groups)
+    parts = np.split(values[order], np.searchsorted(groups[order], names[1:]))
+    return dict(zip(names.tolist(), parts, strict=False))
+
+
 def shares(n_rows: int, view: CurrentView) -> Iterator[Callable[[pa.Table], pa.Table]]:
     """Shares of the keys of so many rows, each of about :data:`ROWS_AT_ONCE` rows: functions that choose rows of the share."""
     n_shares = -(-n_rows // ROWS_AT_ONCE) if view.keys else 1
@@ -440,7 +444,7 @@ def _places(old: SinkFiles, before: pa.Table, fresh: pa.Table, view: CurrentView
     n_files = len(old.entries)
     pair, n_pairs = codes_of([before, fresh], view.pair)
     file_of = np.full(n_pairs, -1)
-    file_of[pair[: len(before)]] = before.column(_FILE).to_numpy()
+    file_of[pair[: len(before)]] = before.column(FILE).to_numpy()
     places = file_of[pair[len(before) :]]
     waiting = np.flatnonzero(places < 0)
     if not len(waiting):
@@ -475,12 +479,6 @@ def _is_plain(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_date(kind))
 
 
-def _greatest_end(entry: Mapping[str, Any]) -> int:
-    """The greatest end of a window in a file; the end of the axis if its statistics do not say."""
-    found = entry.get(f"max.{_END}")
-    return AXIS_END if found is None else to_us(found) + CUT_OFF_US if isinstance(found, datetime) else int(found)
-
-
 def _entries(files: Iterable[DataFile]) -> list[Mapping[str, Any]]:
     """``files`` that no log names yet, as entries of a log without statistics."""
     return [{"path": file.path, "num_records": file.rows} for file in files]
@@ -496,17 +494,11 @@ def _columns(table: DeltaTable) -> list[tuple[str, pa.DataType]]:
 
 def _with_files(rows: pa.Table, *, shift: int) -> pa.Table:
     """``rows`` with other numbers of files."""
-    at = rows.schema.get_field_index(_FILE)
-    return rows.set_column(at, _FILE, pc.add(rows.column(_FILE), shift))
+    at = rows.schema.get_field_index(FILE)
+    return rows.set_column(at, FILE, pc.add(rows.column(FILE), shift))
 
 
-def _empty(view: CurrentView, schema: pa.Schema) -> pa.Table:
-    """No rows, with the columns of :meth:`SinkFiles.narrow`."""
-    known = {each.name: each.type for each in schema} | {_FILE: pa.int64(), _ROW: pa.int64()}
-    return pa.schema([(name, known.get(name, pa.bool_())) for name in (*view.columns, _FILE, _ROW)]).empty_table()
-
-
-def _numbers(rows: pa.Table, name: str) -> Ints:
+def numbers_of(rows: pa.Table, name: str) -> Ints:
     """A column of instants or numbers as int64, with :data:`_NULL` for null."""
     return np.asarray(pc.fill_null(rows.column(name).cast(pa.int64()), _NULL).to_numpy())
 

@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import unquote
@@ -30,6 +31,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from windowmill.checkpoints.data_files import is_ours, remove
 from windowmill.checkpoints.stores import FAILURES, is_local, is_table, remedy, store_of, table_at
+from windowmill.windowing.axis import to_us
 from windowmill.windowing.errors import (
     ForeignWriteError,
     SinkError,
@@ -91,6 +93,8 @@ MERGED_BYTES = 8 << 20
 #: Hours after which uncommitted files are leftovers of dead attempts, and files of older versions are no longer read: longer than any
 #: run, backfill or query takes.
 RETENTION_HOURS = 168
+#: What writers may cut off an instant in a statistic, as Delta has it in milliseconds.
+CUT_OFF_US = 999
 #: A file that delta-rs wrote, as a compaction does.
 _BY_DELTA_RS = re.compile(r"part-\d{5}-[0-9a-f-]{36}-c\d{3}(?:\.\w+)?\.parquet")
 #: A log entry or checkpoint, by its version.
@@ -175,6 +179,14 @@ def sizes_of(table: DeltaTable) -> dict[str, int]:
 def files_of(table: DeltaTable) -> list[dict[str, Any]]:
     """The Delta log's entry of each file of ``table``: size, number of rows and statistics. Reads no data file."""
     return list(pa.table(table.get_add_actions(flatten=True)).to_pylist())
+
+
+def span_of(entry: Mapping[str, Any], name: str) -> tuple[int, int] | None:
+    """Bounds of the numbers or instants, on the axis, in a column of a file, by its entry of :func:`files_of`; null if it has none."""
+    low, high = entry.get(f"min.{name}"), entry.get(f"max.{name}")
+    if low is None or high is None:
+        return None
+    return (to_us(low), to_us(high) + CUT_OFF_US) if isinstance(high, datetime) else (int(low), int(high))
 
 
 def entry_name(version: int) -> str:

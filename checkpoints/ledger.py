@@ -383,7 +383,7 @@ class Ledger:
         if last.status == "held":
             remedy = f"batch {last.number} is held: put the old ones back, release, discard or abandon it, and then change the spec"
         raise SpecChangedError(
-            f"pipeline {pipeline.pipeline}: steps, dedup, keys, time, windows, aggregates, filter or emit differ from those that built "
+            f"pipeline {pipeline.pipeline}: source, steps, dedup, keys, time, windows, aggregates or emit differ from those that built "
             f"{self.path} (last batch {last.number}){f': {difference}' if difference else ''}; {remedy}"
         )
 

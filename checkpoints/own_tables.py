@@ -40,7 +40,7 @@ from windowmill.windowing.errors import (
 
 #: Remedies, for messages.
 REBUILD = "restore the folder from a copy, or give the pipeline a new sink and backfill it there"
-_NEWEST = "restore the newest copy, or give the pipeline a new sink and backfill it there"
+BRING_NEWEST = "restore the newest copy, or give the pipeline a new sink and backfill it there"
 ACCEPT = "windowmill run --accept-changes"
 #: No batch needs what these tables contain, so a pipeline can go on without it; the current table is made of the sink again.
 EXPENDABLE = ("quarantine", "quality", "current")
@@ -192,7 +192,7 @@ class OwnTable:
         if found is not None and found > batch:
             raise LedgerBehindError(
                 f"{self.role} {self.place}: batch {found} is committed, but the ledger is at batch {batch}; the ledger was restored from "
-                f"an older copy: {_NEWEST}"
+                f"an older copy: {BRING_NEWEST}"
             )
         return found
 
@@ -437,5 +437,5 @@ def refuse_committed(plan: Plan, ledger: Ledger, tables: Mapping[str, OwnTable])
             if found is not None and found >= plan.batch:
                 raise LedgerBehindError(
                     f"{role} {tables[role].place}: batch {found} is committed already, but the ledger does not contain it; the ledger was "
-                    f"restored from an older copy: {_NEWEST}"
+                    f"restored from an older copy: {BRING_NEWEST}"
                 )

@@ -91,8 +91,7 @@ def verified_rows() -> int | None:
 
 def options_of(pipeline: Pipeline) -> dict[str, Any]:
     """Arguments of :func:`.build_dag` that the environment gives to ``pipeline``."""
-    by_interval = pipeline.time.watermark == "data_interval_end" and pipeline.upstream is None
-    by_rows = isinstance(pipeline.schedule, str) and not by_interval
+    by_rows = isinstance(pipeline.schedule, str) and not pipeline.asserts_interval
     return connections() | {
         "new_versions": NEW_VERSIONS.given() if by_rows else None,
         "ask_when_held": _timeout(ASK_WHEN_HELD),

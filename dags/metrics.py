@@ -59,7 +59,7 @@ def gauge_pipeline(pipeline: Pipeline, newest: Batch, last: Batch | None, now: d
     if isinstance(last.seen, datetime):
         lag = (now - last.seen).total_seconds()
         _send(stats.gauge, name, "event_lag_seconds", lag)
-        if pipeline.time.watermark != "data_interval_end":  # else the orchestrator is the watermark
+        if not pipeline.asserts_interval:  # else the orchestrator is the watermark
             _send(stats.gauge, name, "watermark_lag_seconds", lag + pipeline.time.disorder.elapsed() / 1e6)
     if "state_bytes" in last.outcome.used:
         _send(stats.gauge, name, "state_bytes", last.outcome.used["state_bytes"])

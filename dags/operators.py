@@ -146,7 +146,7 @@ class MicroBatchOperator(ComputingOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         with failing_fast(), self.spec.file() as path:
-            command = command_of(context, asserts_interval=self.spec.read().time.watermark == "data_interval_end")
+            command = command_of(context, asserts_interval=self.spec.read().asserts_interval)
             return self.computed([*command, path], context)
 
 

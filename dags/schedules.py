@@ -105,7 +105,7 @@ def check_new_versions(where: str, pipeline: Pipeline) -> None:
 
     Raises ``SpecError`` if the watermark is the end of the data interval.
     """
-    if pipeline.time.watermark == "data_interval_end" and pipeline.upstream is None:
+    if pipeline.asserts_interval:
         raise SpecError(
             f"{where}: time.watermark: got data_interval_end, with which an interval without rows completes windows too; "
             "let it run at each instant of its schedule, or use watermark: max_event_time"

@@ -58,7 +58,7 @@ class SubmittedBatchOperator(SparkSubmitOperator):
         quiet = {"spark.log.level": "WARN"}
         self.conf = {**DELTA_CONF, **quiet, "spark.pyspark.python": sys.executable, **(self.conf or {})}
         with failing_fast(), self.spec.file() as path:
-            command = command_of(context, asserts_interval=self.spec.read().time.watermark == "data_interval_end")
+            command = command_of(context, asserts_interval=self.spec.read().asserts_interval)
             first_new = self._ledger().next_commit
             self.application_args = [*command, path, "--json"]
             try:

@@ -99,7 +99,7 @@ def chain_problems(pipeline: Pipeline) -> Iterator[Problem]:
     if upstream is None:
         return
     place = f"the sink of the pipeline {upstream.pipeline}"
-    known = [*upstream.keys, "window", "window_start", "window_end", "trigger", *upstream.aggregates]
+    known = [name for name in sink_columns(upstream) if name not in ("revision", "batch")]
     for step in pipeline.row_steps:
         yield from _unknown(step.field, [name for text in step.texts for name in sorted(columns_of(text))], known, place)
         known += step.makes

@@ -44,7 +44,7 @@ def edited_parts(pipeline: Pipeline, plan: Plan) -> dict[tuple[str, str], str]:
     """The windows and aggregates, by field and name, whose module or time zone differs from ``plan``'s, with why; refuses other modules."""
     digests, own = module_digests(pipeline), pipeline.model_copy(update={"source": None})
     edited = {name for name, digest in plan.modules.items() if digests.get(name, digest) != digest}
-    zones = {name for name in _zones(pipeline) if name in plan.zones and _zone_digest(name, plan.now_us) != plan.zones[name]}
+    zones = {name for name, digest in zone_digests(pipeline, plan.now_us).items() if plan.zones.get(name, digest) != digest}
     alone = {("windows", each.name): own.model_copy(update={"windows": (each,), "aggregates": {}}) for each in pipeline.windows}
     alone |= {
         ("aggregates", name): own.model_copy(update={"windows": (), "aggregates": {name: spec}})
@@ -53,7 +53,8 @@ def edited_parts(pipeline: Pipeline, plan: Plan) -> dict[tuple[str, str], str]:
     found: dict[tuple[str, str], str] = {}
     for part, one in alone.items():
         reasons = [f"module {name} was edited (digest {digests[name]})" for name in module_names(one) if name in edited]
-        reasons += [f"time zone {name} has other offsets in the time zone data of this machine" for name in _zones(one) if name in zones]
+        own_zones = sorted(zones & {window.zone for window in one.windows})
+        reasons += [f"time zone {name} has other offsets in the time zone data of this machine" for name in own_zones]
         if reasons:
             found[part] = "; ".join(reasons)
     if edited - {name for one in alone.values() for name in module_names(one)}:
@@ -104,8 +105,8 @@ def check_code(pipeline: Pipeline, plan: Plan) -> None:
                 "sink and backfill it there, or, if it computes the same, run once with --accept-code; `windowmill apply SPEC` recomputes "
                 "what uses it"
             )
-    for name in _zones(pipeline):
-        if name in plan.zones and _zone_digest(name, plan.now_us) != plan.zones[name]:
+    for name, digest in zone_digests(pipeline, plan.now_us).items():
+        if plan.zones.get(name, digest) != digest:
             raise CodeChangedError(
                 f"pipeline {pipeline.pipeline}: time zone {name} has other offsets in the time zone data of this machine "
                 f"({tzdata_version()}) than in those that batch {plan.batch} ran with ({plan.tzdata}), so its windows might be "
@@ -116,11 +117,7 @@ def check_code(pipeline: Pipeline, plan: Plan) -> None:
 
 def zone_digests(pipeline: Pipeline, through_us: int) -> dict[str, str]:
     """SHA-256 of the offsets from UTC, from 1970 through an instant, of each zone that a window names, 16 hexadecimal digits."""
-    return {name: _zone_digest(name, through_us) for name in _zones(pipeline)}
-
-
-def _zones(pipeline: Pipeline) -> list[str]:
-    return sorted({window.zone for window in pipeline.windows if window.zone})
+    return {name: _zone_digest(name, through_us) for name in sorted({window.zone for window in pipeline.windows if window.zone})}
 
 
 def _zone_digest(name: str, through_us: int) -> str:

@@ -228,15 +228,10 @@ class Time(SpecMapping):
     max_future_skew: Annotated[Duration | None, Field(json_schema_extra={"default": "1 day"})] = Duration(days=1)
     watermark: Literal["max_event_time", "data_interval_end"] = "max_event_time"
 
-    @model_validator(mode="before")
-    @classmethod
-    def _no_future_without_a_clock(cls, fields: Any) -> Any:
-        if isinstance(fields, Mapping) and fields.get("unit") == "none" and "max_future_skew" not in fields:
-            return {**fields, "max_future_skew": None}
-        return fields
-
     @model_validator(mode="after")
     def _fixed_lengths(self) -> Self:
+        if self.unit == "none" and "max_future_skew" not in self.model_fields_set:
+            self.__dict__["max_future_skew"] = None
         for name in ("disorder", "lateness", "max_future_skew"):
             value = getattr(self, name)
             if value is not None and value.months:

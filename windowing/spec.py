@@ -95,17 +95,17 @@ class AssetSchedule(SpecMapping):
     asset: Annotated[str, Field(pattern=r"\S", max_length=1_500)]
 
 
-#: JSON schema of a pipeline over another one's results, the only one that needs no ``time``.
+#: JSON schema of a pipeline over another one's results.
 _CHAINED: dict[str, Any] = {
     "required": ["source"],
     "properties": {"source": {"type": "object", "required": ["pipeline"], "properties": {"pipeline": {"type": "string"}}}},
 }
 
 
-def _time_of_results(given: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The field ``time`` of a pipeline whose spec has none; null, which is refused, unless the source ``given`` is another pipeline."""
-    source = given.get("source")
-    return None if source is None or source.pipeline is None else {"column": RESULT_TIMES[0]}
+def _without_time(schema: dict[str, Any]) -> None:
+    """Have a JSON ``schema`` require ``time``, except of a pipeline over another one's results."""
+    schema["required"].remove("time")
+    schema |= {"if": _CHAINED, "else": {"required": ["time"]}}
 
 
 #: Values of the field ``compute``.
@@ -115,7 +115,7 @@ Compute = Literal["spark", "auto", "local"]
 class Pipeline(SpecMapping):
     """One pipeline. Unknown fields are refused; ``Pipeline.model_json_schema()`` is its JSON schema."""
 
-    model_config = ConfigDict(json_schema_extra={"if": _CHAINED, "else": {"required": ["time"]}})
+    model_config = ConfigDict(json_schema_extra=_without_time)
 
     pipeline: Name
     #: The name under which the pipeline built its sink, if it has been renamed since.
@@ -126,8 +126,7 @@ class Pipeline(SpecMapping):
     #: Which rows behind the last step are left out, because one with equal values came before them.
     dedup: Dedup | None = None
     keys: tuple[Column, ...] = ()
-    #: Only a pipeline over another one's results may leave it out.
-    time: Annotated[Time, Field(default_factory=_time_of_results, validate_default=True)]
+    time: Time
     windows: Annotated[tuple[Annotated[Window, ByType()], ...], Field(min_length=1)]
     aggregates: Aggregates
     emit: Literal["final", "revise"] = "final"
@@ -158,6 +157,15 @@ class Pipeline(SpecMapping):
     _upstream: Pipeline | None = PrivateAttr(default=None)
     _upstream_path: str = PrivateAttr(default="")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _results_have_a_time(cls, fields: Any) -> Any:
+        source, time = (fields.get(name) for name in ("source", "time")) if isinstance(fields, Mapping) else (None, None)
+        chained = source.get("pipeline") if isinstance(source, Mapping) else getattr(source, "pipeline", None)
+        if chained is None or not (time is None or isinstance(time, Mapping)):
+            return fields
+        return {**fields, "time": {"column": RESULT_TIMES[0], **(time or {})}}
+
     def model_post_init(self, context: Any, /) -> None:
         """Keep what the reader of the spec filled from the environment, so that it can be shown and stored as written."""
         if isinstance(context, Mapping):
@@ -181,7 +189,7 @@ class Pipeline(SpecMapping):
         for name in chosen:
             if name not in known:
                 raise ValueError(f"{field}: got {name!r}; the windows of the pipeline {upstream.pipeline} are {', '.join(known)}")
-        time, given = self.time, self.time.model_fields_set if "time" in self.model_fields_set else ()
+        time, given = self.time, self.time.model_fields_set
         followed = next((name for name in ("disorder", "max_future_skew", "watermark") if name in given), None)
         if followed is not None:
             raise ValueError(
@@ -221,6 +229,11 @@ class Pipeline(SpecMapping):
         chosen = (self.source.window, *self.source.windows)
         return tuple(window for window in self._upstream.windows if window.name in chosen or not any(chosen))
 
+    @property
+    def asserts_interval(self) -> bool:
+        """Whether the end of each data interval is the watermark; over another pipeline's results it is what that one has published."""
+        return self.time.watermark == "data_interval_end" and self._upstream is None
+
     def __eq__(self, other: object) -> bool:
         """Equal by the fields: it makes no difference which of them came from the environment."""
         return isinstance(other, Pipeline) and self.__dict__ == other.__dict__
@@ -247,7 +260,9 @@ class Pipeline(SpecMapping):
         taken: dict[str, str] = dict.fromkeys(RESERVED_COLUMNS, "a column of windowmill's own")
         for column in self.keys:
             if column.lower() in taken:
-                raise ValueError(f"keys: {column!r} is taken by {taken[column.lower()]}; rename the column in the source")
+                own = f"copy it by a step, as in columns: {{of_{column}: {column}}}, and name the copy"
+                remedy = "rename the column in the source" if self._upstream is None else own
+                raise ValueError(f"keys: {column!r} is taken by {taken[column.lower()]}; {remedy}")
             taken[column.lower()] = "a key"
         for name in self.aggregates:
             if name.lower() in taken:
@@ -319,27 +334,30 @@ class Pipeline(SpecMapping):
 
     @model_validator(mode="after")
     def _tables_lie_apart(self) -> Self:
-        tables = {name: table.path for name in ("source", "sink", "checkpoints") if (table := getattr(self, name)) and table.path}
-        if "checkpoints" not in tables and "sink" in tables:
-            tables["the sink's checkpoints"] = f"{tables['sink'].rstrip('/')}.windowmill"
-        if self.sink and self.sink.current:
-            tables = {"sink.current": self.sink.current, **tables}
+        levels, by_level, above = list[Pipeline]([self]), list[dict[str, str]](), self._upstream
+        while above is not None:
+            levels.append(above)
+            above = above.upstream
+        for level in levels:
+            tables = {name: table.path for name in ("source", "sink", "checkpoints") if (table := getattr(level, name)) and table.path}
+            if "checkpoints" not in tables and "sink" in tables:
+                tables["the sink's checkpoints"] = f"{tables['sink'].rstrip('/')}.windowmill"
+            by_level.append({"sink.current": level.sink.current, **tables} if level.sink and level.sink.current else tables)
+        ours = by_level[0]
+        theirs = [
+            (f"the {name.split()[-1]} of {level.pipeline}", path)
+            for level, tables in zip(levels[1:], by_level[1:], strict=True)
+            for name, path in tables.items()
+        ]
         for index, step in enumerate(self.steps):
             place = None if step.lookup is None else step.lookup.path
-            own = next((name for name, path in tables.items() if name != "source" and place and within(place, path)), None)
+            own = next((name for name, path in ours.items() if name != "source" and place and within(place, path)), None)
             if own is not None:
                 raise ValueError(f"steps.{index}.lookup.path: lies in {own}; look up a table that the pipeline does not write")
-        ours, level = list(tables), self._upstream
-        while level is not None:  # the tables of all levels of a chain
-            named = {name: getattr(level, name) for name in ("source", "sink", "checkpoints")}
-            tables |= {f"the {name} of {level.pipeline}": table.path for name, table in named.items() if table and table.path}
-            if level.sink is not None and level.sink.path and level.checkpoints is None:
-                tables[f"the checkpoints of {level.pipeline}"] = f"{level.sink.path.rstrip('/')}.windowmill"
-            level = level.upstream
-        for one, other in [*combinations(ours, 2), *product(ours, [name for name in tables if name not in ours])]:
-            inner, outer = (one, other) if within(tables[one], tables[other]) else (other, one)
-            if within(tables[inner], tables[outer]):
-                how = "is that of" if within(tables[outer], tables[inner]) else "lies below" if inner in ours else "holds"
+        for one, other in [*combinations(ours.items(), 2), *product(ours.items(), theirs)]:
+            (inner, inner_path), (outer, outer_path) = (one, other) if within(one[1], other[1]) else (other, one)
+            if within(inner_path, outer_path):
+                how = "is that of" if within(outer_path, inner_path) else "lies below" if inner in ours else "holds"
                 field, outer = (inner, outer) if inner in ours else (outer, inner)
                 field = field if field == "sink.current" else f"{field}.path"
                 raise ValueError(f"{field}: {how} {outer}; each needs a folder of its own, outside the other")

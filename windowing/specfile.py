@@ -25,7 +25,7 @@ from windowmill.windowing.errors import SpecError
 from windowmill.windowing.fields import VARIABLE, Source
 from windowmill.windowing.paths import MAX_BYTES, read_small
 from windowmill.windowing.redaction import as_written, holds_credentials, holds_secret, names_secret, redacted
-from windowmill.windowing.spec import FIELDS_OF_VARIABLES, PLACE, READERS, READING, RESULT_TIMES, VARIABLES, Pipeline
+from windowmill.windowing.spec import FIELDS_OF_VARIABLES, PLACE, READERS, READING, VARIABLES, Pipeline
 from windowmill.windowing.windows.base import TYPES
 
 #: Fields within fields; a spec has six levels.
@@ -255,8 +255,6 @@ def _read(
     filled = filling.fill(value, ())
     for table in _TABLES:
         filling.look_for_credentials(value.get(table), (table,))
-    if isinstance(source := filled.get("source"), Mapping) and "pipeline" in source and isinstance(filled.get("time"), Mapping):
-        filled["time"] = {"column": RESULT_TIMES[0], **filled["time"]}
     entries = filled.get("expectations")
     if isinstance(entries, list) and any(map(_names_suite, entries)):
         filled, value, lines = _with_suites(filled, value, lines, filling)
@@ -271,10 +269,6 @@ def _read(
         # pydantic also reports a list whose items failed as too short; only the items' own errors help.
         failed = {location[:end] for location in (e["loc"] for e in errors) for end in range(len(location))}
         errors = [e for e in errors if not (e["type"] == "too_short" and e["loc"] in failed) and not _of_other_member(e)]
-        # Whether a spec needs time depends on its source, whose own error may be among them.
-        chained = isinstance(filled.get("source"), Mapping) and "pipeline" in filled["source"]
-        errors = [e for e in errors if not chained or e["type"] != "default_factory_not_called"]
-        errors = [{**e, "type": "missing"} if e["type"] == "default_factory_not_called" else e for e in errors]
         described = (_describe(error, name, lines, value) for error in errors[: _MAX_PROBLEMS + 1])
         raise SpecError(_joined([as_written(line, filling.secret) for line in described])) from None
     return ReadSpec(pipeline, name, lines, filling.secret, filling.hidden)

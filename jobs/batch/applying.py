@@ -167,7 +167,7 @@ def _progress(pipeline: Pipeline, last: Batch, changes: SpecChanges, history: in
     outcome, then, now = last.outcome, LatenessRule.of_meaning(pipeline.filled(last.plan.definition)), LatenessRule.of(pipeline)
     if not changes.settings or outcome.seen is None or outcome.emitted is None:
         return {}
-    watermark = then.watermark_of(outcome.emitted) if outcome.watermark is None else outcome.watermark
+    watermark = outcome.watermark_by(then)
     if outcome.watermark is None and not then.asserted and not last.plan.replaces_state:
         watermark = then.watermark(outcome.seen)
     shown = outcome.shown if outcome.shown is not None else watermark if then.revises else outcome.emitted

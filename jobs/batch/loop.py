@@ -68,7 +68,7 @@ class Turn:
 
     def catch_up(self) -> None:
         """Bring the input of a pipeline over another one's results up to date, unless a batch is held: its plan has pinned the input."""
-        if self.ledger.held_batch is None:
+        if self.runnable.source.pipeline is not None and self.ledger.held_batch is None:
             imported("windowmill.jobs.sources.chains:sync")(self.runnable, self.ledger, self.progress.step)
 
     def reads(self, source: SourceTable, reading: Reading) -> None:
@@ -211,14 +211,13 @@ def run(
     Raises ``HeldError`` if a critical expectation failed; nothing of that batch is published.
     """
     with leased(pipeline, progress, changes=accepted.changes) as turn:
-        done, chained = turn.done, turn.runnable.source.pipeline is not None
-        if chained:
-            turn.catch_up()
+        done = turn.done
+        turn.catch_up()
         if ruling or turn.ledger.held_batch:
             if ruling:
                 _check_held(turn, ruling, held)
             done.append(turn.rule(ruling, accepted, by))
-            if chained and not ruling:
+            if not ruling:
                 turn.catch_up()
         elif (applied := _changed(turn)) is not None:
             done.append(applied)
@@ -250,8 +249,7 @@ def backfill(
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         if turn.done and turn.done[0].plan.range == (begin, end):
             return turn.done[0]
-        if turn.runnable.source.pipeline is not None:
-            turn.catch_up()
+        turn.catch_up()
         plan = planning.next_backfill(
             turn.runnable,
             turn.ledger,
@@ -290,8 +288,7 @@ def restate(
     """
     with leased(pipeline, progress, changes=accepted.changes) as turn:
         runnable, ledger, done = turn.runnable, turn.ledger, turn.done
-        if runnable.source.pipeline is not None:
-            turn.catch_up()
+        turn.catch_up()
         if changed is None and ends == (None, None) and not late and not files and lookup is None:
             through = planning.last_change(runnable, ledger)
             while through is not None and ledger.last_commit is not None and ledger.last_commit.to_version < through:
@@ -347,8 +344,7 @@ def apply(
         ledger, done = turn.ledger, turn.done
         if done and done[0].plan.changes_spec and pipeline.means(done[0].plan.definition, done[0].plan.meaning):
             return done[0]
-        if turn.runnable.source.pipeline is not None:
-            turn.catch_up()
+        turn.catch_up()
         found = next_apply(
             turn.runnable, ledger, history=history, recompute=recompute, accept_changes=accept_changes, on_reading=turn.reads
         )

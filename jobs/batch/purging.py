@@ -78,12 +78,11 @@ def purge(
             "and `windowmill restate` it"
         )
     with leased(pipeline, progress, changes=accepted.changes) as turn:
-        if turn.runnable.source.pipeline is not None:
-            turn.catch_up()
+        turn.catch_up()
         source = _source(turn.runnable, turn.ledger, accepted)
         keys = _typed(pipeline, source, given)
         with progress.step("check", f"that the source has no rows of {'the key' if len(keys.values) == 1 else 'the keys'}"):
-            _refuse_present(table_rows(pipeline, source, progress), keys)
+            _refuse_present(pipeline.upstream, table_rows(pipeline, source, progress), keys)
         if dry_run:
             plan, _ = _planned(turn, source, keys)
             rows = {role: files.rows for role, files in _found(turn, plan, keys).items()}
@@ -153,13 +152,14 @@ def _value(value: Any, kind: pa.DataType, name: str) -> Any:
     return key_value(None if value is None else str(value), kind, name)
 
 
-def _refuse_present(table: TableRows, keys: ErasedKeys) -> None:
+def _refuse_present(upstream: Pipeline | None, table: TableRows, keys: ErasedKeys) -> None:
     columns, source = keys.values.column_names, table.source
     rows = sum(int(keys.of("sink", rows, rows.column_names).sum()) for _, rows in table.at(source.version, columns))
     if rows:
         raise PurgeError(
-            f"source {source.path}: version {source.version} still has {rows:,} row{'' if rows == 1 else 's'} of what is to be purged; a "
-            "restatement or backfill would bring them back: delete them there, and purge again"
+            f"source {source.place}: {f'version {source.version}' if upstream is None else 'its latest view'} still has {rows:,} "
+            f"row{'' if rows == 1 else 's'} of what is to be purged; a restatement or backfill would bring them back: "
+            f"{'delete' if upstream is None else 'purge'} them there, and purge again"
         )
 
 
@@ -207,13 +207,13 @@ def _refuse_others(runnable: Runnable, table: TableRows, keys: ErasedKeys, chang
         rows = changed_rows(table, first, last, runnable.pipeline.keys)
     except SourceRangeGoneError as err:
         raise SourceRangeGoneError(
-            f"source {source.path}: whether {versions} changed rows of other keys too is no longer known "
+            f"source {source.place}: whether {versions} changed rows of other keys too is no longer known "
             f"({first_line(err).removeprefix(f'source {source.path}: ')}); set source.changes to ignore, which leaves results of other "
             "keys as they are, and purge again"
         ) from err
     if not keys.of("sink", rows, rows.column_names).all():
         raise NonAppendCommitError(
-            f"source {source.path}: {versions} also changed rows of other keys; `windowmill restate` recomputes the windows that these "
+            f"source {source.place}: {versions} also changed rows of other keys; `windowmill restate` recomputes the windows that these "
             "touch: run it, then purge again"
         )
 

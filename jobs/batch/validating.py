@@ -178,24 +178,23 @@ def kept_rules(files: ResultFiles, suite: Sequence[Rule], spark: Callable[[], Sp
     kept = {rule.index for rule in suite if rule.type == COLUMNS and rule.arguments == {"column_list": names}}
     kept |= {rule.index for rule in suite if _shown_by(statistics, rule, files.schema)}
     read = [rule for rule in suite if rule.index not in kept and _is_read(rule) and set(_columns(rule)) <= set(names)]
-    if read:
-        broken = _broken_locally(files, read) if files.n_rows <= MAX_CHECKED else _broken_by_spark(files, read, spark())
-        kept |= {rule.index for rule in read} - broken
-    return kept
+    if not read:
+        return kept
+    if files.n_rows <= MAX_COMPARED:
+        rows = files.here()
+        broken = {rule.index for rule in read if _breaks(rule, rows)}
+    elif files.n_rows <= MAX_CHECKED:
+        numbers = pa.record_batch({"id": pa.array(range(len(files.files)))})
+        broken = _broken(_count(files, read, 1, {}, iter([numbers])))
+    else:
+        broken = _broken_by_spark(files, read, spark())
+    return kept | ({rule.index for rule in read} - broken)
 
 
 def may_need_evaluation(suite: Sequence[Rule]) -> bool:
     """Whether ``suite`` has a rule that Great Expectations evaluates even if every row keeps it."""
     others = [rule for rule in suite if rule.type != COLUMNS or rule.arguments.keys() != {"column_list"}]
     return not all(rule.type in (QUARANTINED_RATE, *OF_PAST) or _is_shown(rule) or _is_read(rule) for rule in others)
-
-
-def _broken_locally(files: ResultFiles, suite: Sequence[Rule]) -> set[int]:
-    if files.n_rows <= MAX_COMPARED:
-        rows = files.here()
-        return {rule.index for rule in suite if _breaks(rule, rows)}
-    numbers = pa.record_batch({"id": pa.array(range(len(files.files)))})
-    return _broken(_count(files, suite, 1, {}, iter([numbers])))
 
 
 def _broken_by_spark(files: ResultFiles, suite: Sequence[Rule], session: SparkSession) -> set[int]:

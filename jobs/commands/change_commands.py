@@ -49,6 +49,7 @@ from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.errors import SOMETHING_TO_DO, HeldError, OutOfTurnError, SpecError
 from windowmill.windowing.grids import grid_of
 from windowmill.windowing.paths import read_small
+from windowmill.windowing.registry import imported
 from windowmill.windowing.spec import Fate, Pipeline, SpecChange, SpecChanges
 from windowmill.windowing.watermark import LatenessRule
 
@@ -148,8 +149,8 @@ def _plan_answer(runnable: Runnable, ledger: Ledger, found: Application, spec: s
         "seconds_most": seconds_most,
         "tasks": _tasks(runnable, found, batches),
     }
-    if plan.upstream:
-        data["upstream"] = plan.upstream
+    if pipeline.upstream is not None:
+        data["upstream"] = plan.upstream | {"unread": imported("windowmill.jobs.sources.chains:unread_batches")(pipeline)}
     summary, does_it = _summary(found), f"`windowmill apply {spec}` does it"
     data["summary"] = f"{summary}; {does_it}"
     return Answer(data, Group(_tree(data, found), Text(f"{terminal.wrapped(summary)};\n{does_it}", style="bold")))
@@ -221,6 +222,9 @@ def _tree(data: Mapping[str, Any], found: Application) -> Tree:
         tree.add(_line("settings  ", f"{setting}; from the next batch on"))
     if data["otherwise"] is not None:
         tree.add(_line("published ", _told_otherwise(data["otherwise"])))
+    if unread := data.get("upstream", {}).get("unread"):
+        batches = f"{unread:,} published {'batch' if unread == 1 else 'batches'}"
+        tree.add(_line("input     ", f"lacks {batches} of {data['upstream']['pipeline']}, which `apply` adds before it begins"))
     tree.add(_line("reads     ", _read(data["reads"])))
     tree.add(_line("state     ", _stated(data["state"])))
     for each in data["released"]:

@@ -20,7 +20,7 @@ from windowmill.jobs.commands import source_look
 from windowmill.jobs.commands.source_look import Look, MeasuredArrivals, Unit
 from windowmill.jobs.commands.terminal import Answer, AsJson, show, write_file
 from windowmill.jobs.layouts.limits import MAX_BYTES
-from windowmill.jobs.sources.base import KINDS, open_source
+from windowmill.jobs.sources.base import KINDS, formats, open_source
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.folder_columns import schema_of_objects
 from windowmill.jobs.sources.kafka import MessageForm, batches_of_messages, messages_in, newest_messages
@@ -35,7 +35,7 @@ from windowmill.windowing.paths import within
 from windowmill.windowing.specfile import parse_pipeline
 
 #: Formats of sources, as help names them.
-_FORMATS = " or ".join(", ".join(KINDS.built_in).rsplit(", ", 1))
+_FORMATS = " or ".join(", ".join(formats(KINDS.built_in)).rsplit(", ", 1))
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000_000, 60_000_000, 3_600_000_000, 86_400_000_000
 #: Name and length of a window, and of a longer one that moves by it. The first pair with few windows in the sample is taken.
 _SIZES = (

@@ -15,7 +15,7 @@ from rich.console import Group
 from windowmill.checkpoints import delta_tables, ledger
 from windowmill.checkpoints.delta_tables import delta_rs_can_write
 from windowmill.checkpoints.ledger import Ledger, Notes
-from windowmill.checkpoints.own_tables import own_tables
+from windowmill.checkpoints.own_tables import OwnTable, own_tables
 from windowmill.checkpoints.protocol import check_conditional_writes, lease, publish_pending
 from windowmill.checkpoints.records import DeltaRecords
 from windowmill.checkpoints.state.compaction import NeededPartials, compact
@@ -70,7 +70,8 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
     with lease(places.root, wait_seconds=LEASE_WAIT_SECONDS, on_wait=progress.say):
         ledger = Ledger.open(pipeline)
         check_owner(pipeline, ledger)
-        publish_pending(ledger, own_tables(runnable))
+        owned = own_tables(runnable)
+        publish_pending(ledger, owned)
         forget(runnable, ledger)
         stored = ledger.as_computed(pipeline)
         if stored is None:
@@ -101,6 +102,9 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
             with _failing_by_name(name, path):
                 if not is_table(path):
                     continue
+                if name in owned and _is_of_others(ledger, owned[name]):
+                    progress.say(f"  {name} {path}: no batch of this pipeline has written the table, so it stays as it is")
+                    continue
                 with progress.step(name, f"tidy {path}"):
                     done.append(_tidy(name, path, compacting.get(name, _compact), kept, now=now))
         if now and held is None and is_table(places.held):
@@ -121,6 +125,15 @@ def maintain(pipeline: Pipeline, progress: Progress, *, now: bool = False, fold:
     lines += [f"savepoint {name}: {what}" for what, names in (("made", made), ("dropped", dropped)) for name in names]
     data = [asdict(each) for each in done]
     return Answer(data, "\n".join(lines) or f"{pipeline.pipeline}: no tables yet, nothing to tidy")
+
+
+def _is_of_others(ledger: Ledger, table: OwnTable) -> bool:
+    """Whether the table at the place of ``table``, which exists, is none that the pipeline has written."""
+    written = ledger.written().get(table.role)
+    if written is None:
+        return not ledger.count or table.role == "current"
+    there = table.table_version()
+    return there is not None and there.table_id != written.table_id
 
 
 @contextmanager

@@ -23,7 +23,17 @@ from windowmill.expectations.suites import type_problems
 from windowmill.jobs.conditions.expressions import Expressions
 from windowmill.jobs.conditions.truths import outside_by_field, refused_here
 from windowmill.jobs.runnables import refuse_own_results, runnable_of
-from windowmill.jobs.sources.base import KINDS, AddedFile, LoggedVersion, Reading, SourceTable, is_located, kind_problems, open_source
+from windowmill.jobs.sources.base import (
+    KINDS,
+    AddedFile,
+    LoggedVersion,
+    Reading,
+    SourceTable,
+    formats,
+    is_located,
+    kind_problems,
+    open_source,
+)
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.folder import data_files
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
@@ -248,7 +258,7 @@ def format_of(path: str) -> str:
     if len(kinds) == 1:
         return kinds.pop()
     what = f"files of several formats ({', '.join(sorted(kinds))})" if kinds else f"files such as {names[0]!r}"
-    raise SourceError(f"source {path}: holds {what}; say which with --format, one of {', '.join(KINDS)}")
+    raise SourceError(f"source {path}: holds {what}; say which with --format, one of {', '.join(formats())}")
 
 
 def _kind_of(name: str) -> str | None:
@@ -268,8 +278,8 @@ def csv_options(path: str) -> dict[str, str]:
 def look_at(path: str, format_: str | None, given: Mapping[str, str]) -> Look:
     """What is found in the source at ``path``; null for a ``format_`` that is to be found. ``given`` are options of the source."""
     format_ = format_ or format_of(path)
-    if format_ not in KINDS:
-        raise SpecError(f"--format: got {format_!r}; expected one of {', '.join(KINDS)}")
+    if format_ not in formats():
+        raise SpecError(f"--format: got {format_!r}; expected one of {', '.join(formats())}")
     options = (csv_options(path) if format_ == "csv" else {}) | dict(given)
     settings = source_of(path=path, format=format_, options=options)
     check_options(settings)

@@ -7,7 +7,7 @@ that the plan selects, or this process if they are few and in plain files.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self
@@ -241,6 +241,11 @@ class SourceTable(ABC):
     def remember(self, through: int) -> None:  # noqa: B027 - for kinds that number their versions themselves
         """Make sure that each version up to ``through`` is the same at all later openings; called before a batch that reads them."""
 
+    @property
+    def place(self) -> str:
+        """What messages about its rows call it."""
+        return self.path
+
     def covered(self, after: int, through: int, before: int) -> dict[str, Any]:  # noqa: ARG002 - for kinds that are another pipeline
         """The other pipeline, and which of its batches the versions (``after``, ``through``] hold; ``before`` is the last one covered."""
         return {}
@@ -371,6 +376,11 @@ _PUBLISHED = SourceKind(
 KINDS: Registry[SourceKind] = Registry("source kind", {"delta": _DELTA, **_FOLDERS, "kafka": _KAFKA, PUBLISHED: _PUBLISHED})
 
 
+def formats(kinds: Iterable[str] = KINDS) -> list[str]:
+    """Those of the ``kinds`` that a spec names as the format of its source."""
+    return [name for name in kinds if name != PUBLISHED]
+
+
 def caveat_of(settings: Source | None) -> str | None:
     """A sentence on what the source does not promise of the order and rereading of rows; null for none, and for unknown kinds."""
     if settings is None or settings.format not in KINDS:
@@ -382,7 +392,7 @@ def caveat_of(settings: Source | None) -> str | None:
 def kind_problems(settings: Source) -> Iterator[tuple[str, str]]:
     """Problems with the kind of a source and its options, as pairs (path of the field, problem and remedy)."""
     if settings.format not in KINDS or (settings.format == PUBLISHED and settings.pipeline is None):
-        others = ", ".join(name for name in KINDS if name != PUBLISHED)
+        others = ", ".join(formats())
         yield "source.format", f"got {settings.format!r}; runs read Delta tables, write the data to one first, or name one of {others}"
         return
     kind = KINDS[settings.format]

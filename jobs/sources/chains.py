@@ -19,7 +19,6 @@ Only what is published counts: a batch that is held, or lacks its commit to the 
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -29,27 +28,44 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import CommitProperties, DeltaTable, Transaction
+from deltalake import DeltaTable, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, RemoveAction
 
 from windowmill.checkpoints.batches import Batch, Changes
-from windowmill.checkpoints.committer import beyond_delta_rs, lacking, retyped, rewrite, wider_fields
-from windowmill.checkpoints.current import CUT_OFF_US, ROWS_SORTED, CurrentView, SinkFiles, gathered, shares
+from windowmill.checkpoints.committer import beyond_delta_rs, commit_files, lacking, retyped, rewrite, wider_fields
+from windowmill.checkpoints.current import (
+    END,
+    FILE,
+    REVISION,
+    ROW,
+    ROWS_SORTED,
+    START,
+    TRIGGER,
+    WINDOW,
+    CurrentView,
+    SinkFiles,
+    gathered,
+    grouped,
+    numbers_of,
+    shares,
+)
 from windowmill.checkpoints.data_files import DataFile, remove, rows_of, write_files
-from windowmill.checkpoints.delta_tables import NO_HOOKS, checkpoint_if_due, existing, files_of, newest, own_commit, sizes_of
+from windowmill.checkpoints.delta_tables import checkpoint_if_due, existing, files_of, newest, own_commit, sizes_of, span_of
 from windowmill.checkpoints.failpoints import reach
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.own_tables import BRING_NEWEST
 from windowmill.checkpoints.places import Places, Runnable
 from windowmill.checkpoints.stores import FAILURES, create_table, is_table, table_at
 from windowmill.jobs.runnables import runnable_of
+from windowmill.jobs.sources.base import LoggedVersion
 from windowmill.jobs.sources.delta_log import CORRECTION, DeltaSource, read_source_table
-from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END, to_us
+from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.columnar.hashes import row_checksums
-from windowmill.windowing.columnar.rows import codes_of, distinct_values
+from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_values
 from windowmill.windowing.errors import (
     FencedError,
+    LedgerBehindError,
     SinkRefusedError,
     SourceError,
     SourceMissingError,
@@ -64,11 +80,8 @@ from windowmill.windowing.watermark import BEFORE, LatenessRule
 
 #: Greatest number of rows of a file: a correction of one row rewrites it.
 ROWS_PER_FILE = 131_072
-_WINDOW, _START, _END, _TRIGGER, _REVISION = "window", "window_start", "window_end", "trigger", "revision"
 #: Columns of a sink that its input table lacks.
-_OF_SINK = (_REVISION, RETRACTED, "batch")
-#: Columns that identify the place of a row (:meth:`.SinkFiles.narrow`).
-_FILE, _ROW = "_file", "_row"
+_OF_SINK = (REVISION, RETRACTED, "batch")
 #: Properties of an input table: the identity of the other pipeline's ledger, and names of the windows whose rows it has.
 _GENERATION, _WINDOWS = "windowmill.upstream", "windowmill.windows"
 #: Key of a commit's metadata: the last batch of the other pipeline that the table reflects.
@@ -89,7 +102,10 @@ class UpstreamSink:
 
     @classmethod
     def of(cls, pipeline: Pipeline) -> UpstreamSink | None:
-        """What the pipeline that ``pipeline`` reads has published; null if that is nothing yet."""
+        """What the pipeline that ``pipeline`` reads has published; null if that is nothing yet.
+
+        Raises ``LedgerBehindError`` if its ledger lacks batches that its sink has.
+        """
         assert pipeline.upstream is not None
         runnable = runnable_of(pipeline.upstream)
         if not is_table(runnable.sink_path):
@@ -99,6 +115,11 @@ class UpstreamSink:
         if ledger.newest is None:
             return None
         through = -1 if (found := sink.transaction_version(f"windowmill/{ledger.generation}/sink")) is None else found
+        if through > ledger.newest.number:
+            raise LedgerBehindError(
+                f"sink {runnable.sink_path}: batch {through} is committed, but the ledger of the pipeline {runnable.name} is at batch "
+                f"{ledger.newest.number}; the ledger was restored from an older copy: {BRING_NEWEST}"
+            )
         last: Batch | None = None
         for batch in ledger.since(max(0, through)):
             lacks = batch.number > through and "sink" in ledger.changes_of(batch) and "sink" not in batch.left_out
@@ -129,16 +150,14 @@ def complete_from(pipeline: Pipeline, last: Batch) -> int | None:
     instant through which others have been published may still come.
     """
     outcome, rule = last.outcome, LatenessRule.of_meaning(last.plan.definition)
-    reached = outcome.watermark
-    if reached is None and outcome.emitted is not None:
-        reached = rule.watermark_of(outcome.emitted)
+    reached = None if outcome.watermark is None and outcome.emitted is None else outcome.watermark_by(rule)
     shown = reached if rule.revises else outcome.emitted
     shown = outcome.shown if outcome.shown is not None or outcome.emitted is None else shown
     found = list[int | None]()
     for window in pipeline.upstream_windows:
         if window.on_grid and shown is not None:
             grid = grid_of(window)
-            found.append(int((grid.first_start_after if pipeline.time.column == _START else grid.first_end_after)(shown)))
+            found.append(int((grid.first_start_after if pipeline.time.column == START else grid.first_end_after)(shown)))
         else:
             found.append(reached if window.follows_policies else shown)
     known = [at for at in found if at is not None]
@@ -191,6 +210,13 @@ class PublishedRows(DeltaSource):
                         return int(note[_REFLECTS])
         return None
 
+    @property
+    def place(self) -> str:
+        return self.upstream
+
+    def when_changed(self, version: LoggedVersion) -> str:  # noqa: ARG002 - the same for all
+        return "`windowmill backfill …` without --as-arrived reads the results of that pipeline as they are now"
+
     def when_missing(self) -> str:
         return "(VACUUM); bring it back, or rebuild this pipeline in a new sink with backfill"
 
@@ -208,11 +234,23 @@ def open_input(pipeline: Pipeline) -> PublishedRows:
             f"{pipeline.pipeline}"
         )
     opened = read_source_table(path)
+    schema = _fitted_schema(pipeline.upstream, table, opened.schema_json)
     own = {each.name: getattr(opened, each.name) for each in fields(DeltaSource)}
     # Commits that only say what the table reflects bring nothing to read; after others, such as a compaction, all versions count.
     version = marker.rows if marker.version == opened.version else opened.version
     complete = None if marker.complete == AXIS_BEGIN else marker.complete
-    return PublishedRows(**own | {"version": version, "complete": complete}, upstream=name, marker=marker)
+    return PublishedRows(**own | {"version": version, "complete": complete, "schema_json": schema}, upstream=name, marker=marker)
+
+
+def _fitted_schema(upstream: Pipeline, table: DeltaTable, schema_json: str) -> str:
+    """The columns ``schema_json`` of an input ``table``, and those that the next sync adds because the sink has them."""
+    schema = json.loads(schema_json)
+    if {each["name"] for each in schema["fields"]}.issuperset((*upstream.keys, *upstream.aggregates)):
+        return schema_json
+    sink = existing(runnable_of(upstream).sink_path)
+    added = [] if sink is None else lacking(table, sink.schema().to_json())
+    schema["fields"] += [json.loads(each.to_json()) for each in added if each.name not in _OF_SINK]
+    return json.dumps(schema)
 
 
 def read_through(pipeline: Pipeline) -> int:
@@ -263,10 +301,7 @@ def sync(runnable: Runnable, ledger: Ledger, step: Callable[[str, str], Abstract
 def watermark_of(ledger: Ledger) -> int:
     """The watermark that the pipeline of ``ledger`` has reached."""
     last = ledger.last_commit
-    if last is None:
-        return BEFORE
-    reached = LatenessRule.of_meaning(last.plan.definition).watermark_of(last.outcome.emitted)
-    return reached if last.outcome.watermark is None else last.outcome.watermark
+    return BEFORE if last is None else last.outcome.watermark_by(LatenessRule.of_meaning(last.plan.definition))
 
 
 def _check_same(runnable: Runnable, table: DeltaTable, marker: Marker | None, published: UpstreamSink) -> None:
@@ -340,13 +375,13 @@ class _SinkChange:
     def of(cls, published: UpstreamSink, since: Marker | None, names: Sequence[str], *, by_ends: bool) -> _SinkChange:
         """The change since the marker, null for all; of windows with these ``names``, which ends identify if ``by_ends``."""
         every = {str(entry["path"]): entry for entry in files_of(published.sink)}
-        whole = cls([entry for entry in every.values() if _has_windows(entry, names)])
         changed = None if since is None else _changed_paths(published, since.sink)
+        if changed is not None and not changed[1] and changed[0] <= every.keys():
+            return cls([entry for path in changed[0] if _has_windows(entry := every[path], names)], appended=True)
+        whole = cls([entry for entry in every.values() if _has_windows(entry, names)])
         if since is None or changed is None:
             return whole
         added, removed = changed
-        if not removed and added <= every.keys():
-            return cls([entry for path in added if _has_windows(entry := every[path], names)], appended=True)
         try:
             before = {str(entry["path"]): entry for entry in files_of(table_at(published.runnable.sink_path, since.sink))}
         except FAILURES:
@@ -364,10 +399,12 @@ class _SinkChange:
 
 def _changed_paths(published: UpstreamSink, since: int) -> tuple[set[str], set[str]] | None:
     """The files that versions of the sink after ``since`` added and removed, without those only rewritten; null if the log is gone."""
-    log = read_source_table(published.runnable.sink_path, "sink", "sink.path")
+    sink = published.sink
+    identity = str(sink.metadata().id)
+    log = DeltaSource(published.runnable.sink_path, table_id=identity, version=sink.version(), schema_json=sink.schema().to_json())
     added, removed = set[str](), set[str]()
     try:
-        for version in range(since + 1, published.sink.version() + 1):
+        for version in range(since + 1, log.version + 1):
             for action in log.actions(version):
                 for kind, paths in (("add", added), ("remove", removed)):
                     if kind in action and action[kind].get("dataChange", True):
@@ -379,16 +416,13 @@ def _changed_paths(published: UpstreamSink, since: int) -> tuple[set[str], set[s
 
 def _has_windows(entry: Mapping[str, Any], names: Sequence[str]) -> bool:
     """Whether the file may have rows of windows with these ``names``, by its statistics."""
-    low, high = entry.get(f"min.{_WINDOW}"), entry.get(f"max.{_WINDOW}")
+    low, high = entry.get(f"min.{WINDOW}"), entry.get(f"max.{WINDOW}")
     return low is None or high is None or any(low <= name <= high for name in names)
 
 
 def _span(entry: Mapping[str, Any]) -> tuple[int, int]:
     """The least and the greatest end of a window in a file, or of the axis if its statistics do not say."""
-    low, high = entry.get(f"min.{_END}"), entry.get(f"max.{_END}")
-    if low is None or high is None:
-        return AXIS_BEGIN, AXIS_END
-    return (int(low), int(high)) if isinstance(low, int) else (to_us(low), to_us(high) + CUT_OFF_US)
+    return span_of(entry, END) or (AXIS_BEGIN, AXIS_END)
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,7 +488,7 @@ class InputComparison:
         both = np.flatnonzero((matching >= 0) & shown)
         differs = self._sums(self._values, fresh.take(pa.array(both))) != self._sums(self.input, before.take(pa.array(matching[both])))
         changed, lacking_ = both[differs], np.flatnonzero((matching < 0) & shown)
-        late = _numbers(fresh, self.pipeline.time.column)[lacking_] * self.pipeline.time.tick_us < self.watermark
+        late = numbers_of(fresh, self.pipeline.time.column)[lacking_] * self.pipeline.time.tick_us < self.watermark
         taken_back = matching[(matching >= 0) & ~shown]
         # Where files went, a window that the sink does not have any more is gone.
         left = np.zeros(0, np.int64) if self.change.appended else np.flatnonzero(own[codes[len(fresh) :]] < 0)
@@ -470,10 +504,10 @@ class InputComparison:
         names = pa.array([window.name for window in self.pipeline.upstream_windows], pa.string())
 
         def wanted(rows: pa.Table) -> pa.Table:
-            return share(self._within(rows.filter(pc.is_in(rows.column(_WINDOW), names))))
+            return share(self._within(rows.filter(pc.is_in(rows.column(WINDOW), names))))
 
-        rows = self._narrow(self.sink, range(len(self.sink.entries)), wanted, (_REVISION, RETRACTED))
-        revision = _numbers(rows, _REVISION)
+        rows = self._narrow(self.sink, range(len(self.sink.entries)), wanted, (REVISION, RETRACTED))
+        revision = numbers_of(rows, REVISION)
         if not revision.any():
             return rows
         ids = self._identities(rows)
@@ -483,8 +517,8 @@ class InputComparison:
 
     def _before(self, fresh: pa.Table, share: Share) -> pa.Table:
         """The rows of the input whose windows are compared with the ``fresh`` ones."""
-        ends = distinct_values(_numbers(fresh, _END))
-        moves = any(window.follows_policies for window in self.pipeline.upstream_windows) and _numbers(fresh, _REVISION).any()
+        ends = distinct_values(numbers_of(fresh, END))
+        moves = any(window.follows_policies for window in self.pipeline.upstream_windows) and numbers_of(fresh, REVISION).any()
 
         def may_hold(entry: Mapping[str, Any]) -> bool:
             low, high = _span(entry)
@@ -492,34 +526,40 @@ class InputComparison:
                 return low <= self.change.ends[1] and high >= self.change.ends[0]
             return bool(moves) or bool(np.searchsorted(ends, low) < np.searchsorted(ends, high, side="right"))
 
+        ids = self._identities(fresh)
+
+        def compared(rows: pa.Table) -> pa.Table:
+            if not self.change.appended:
+                return share(self._within(rows))
+            return rows.filter(pa.array(are_among(self._identities(rows), ids, ids.column_names)))
+
         chosen = [number for number, entry in enumerate(self.input.entries) if may_hold(entry)]
-        return self._narrow(self.input, chosen, lambda rows: share(self._within(rows)))
+        return self._narrow(self.input, chosen, compared)
 
     def _within(self, rows: pa.Table) -> pa.Table:
         """Those of ``rows`` whose windows end in the range that is compared."""
         if self.change.appended or self.change.ends == (AXIS_BEGIN, AXIS_END):
             return rows
-        ends = _numbers(rows, _END)
+        ends = numbers_of(rows, END)
         return rows.filter(pa.array((ends >= self.change.ends[0]) & (ends <= self.change.ends[1])))
 
     def _narrow(self, files: SinkFiles, numbers: Iterable[int], chosen: Share, also: Sequence[str] = ()) -> pa.Table:
-        columns = [*self._view.pair, _START, _END, _TRIGGER, *also]
-        kinds = {each.name: each.type for each in files.schema}
-        empty = pa.schema([*((name, kinds.get(name, pa.bool_())) for name in columns), (_FILE, pa.int64()), (_ROW, pa.int64())])
-        return pa.concat_tables([empty.empty_table(), *(chosen(rows) for number in numbers for rows in files.narrow(columns, number))])
+        columns = [*self._view.pair, START, END, TRIGGER, *also]
+        parts = (rows for number in numbers for rows in files.narrow(columns, number))
+        return pa.concat_tables([files.none(columns), *map(chosen, gathered(parts, ROWS_SORTED))])
 
     def _identities(self, rows: pa.Table) -> pa.Table:
         """What identifies the window of each row: bounds, or the number of its trigger, of which a later version may have others."""
-        nothing, numbered = pa.scalar(None, pa.int64()), pc.is_valid(rows.column(_TRIGGER))
-        restarts = pc.is_in(rows.column(_WINDOW), pa.array(self._view.restarting, pa.string()))
-        begins, ends = (rows.column(name).cast(pa.int64()) for name in (_START, _END))
-        own = {name: rows.column(name) for name in (*self._view.pair, _TRIGGER)}
-        own |= {_START: pc.if_else(numbered, nothing, begins), _END: pc.if_else(pc.and_not(numbered, restarts), nothing, ends)}
+        nothing, numbered = pa.scalar(None, pa.int64()), pc.is_valid(rows.column(TRIGGER))
+        restarts = pc.is_in(rows.column(WINDOW), pa.array(self._view.restarting, pa.string()))
+        begins, ends = (rows.column(name).cast(pa.int64()) for name in (START, END))
+        own = {name: rows.column(name) for name in (*self._view.pair, TRIGGER)}
+        own |= {START: pc.if_else(numbered, nothing, begins), END: pc.if_else(pc.and_not(numbered, restarts), nothing, ends)}
         return pa.table(own)
 
     def _sums(self, files: SinkFiles, places: pa.Table) -> Ints:
         """A checksum of the values of each row at these ``places``."""
-        order = np.lexsort((places.column(_ROW).to_numpy(), places.column(_FILE).to_numpy()))
+        order = np.lexsort((places.column(ROW).to_numpy(), places.column(FILE).to_numpy()))
         found = np.zeros(len(places), np.int64)
         found[order] = np.concatenate([np.zeros(0, np.int64), *(row_checksums(rows).to_numpy() for rows in files.whole(places))])
         return found
@@ -566,9 +606,9 @@ class _Sync:
         for part in self.comparison.parts():
             corrected += self._write(self.comparison.rows_at(part.corrected))
             new += self._write(self.comparison.rows_at(part.new))
-            files, rows = (part.gone.column(name).to_numpy() for name in (_FILE, _ROW))
-            for number in distinct_values(files).tolist():
-                gone[number] = np.append(gone.get(number, np.zeros(0, np.int64)), rows[files == number])
+            files, rows = (part.gone.column(name).to_numpy() for name in (FILE, ROW))
+            for number, own in grouped(files, rows).items():
+                gone[number] = np.append(gone.get(number, np.zeros(0, np.int64)), own)
         return corrected, new, gone
 
     def _without(self, path: str, gone: Ints) -> Iterator[pa.Table]:
@@ -583,7 +623,7 @@ class _Sync:
         """Write rows to files, each of a range of window ends as far as memory allows, so that few have those of a correction."""
         done, place, schema = list[DataFile](), self.runnable.places.input, self.comparison.input.schema
         for rows in gathered(parts, ROWS_SORTED):
-            ordered = rows.sort_by([(_END, "ascending")])
+            ordered = rows.sort_by([(END, "ascending")])
             for first in range(0, len(rows), ROWS_PER_FILE):
                 task = len(self.written)
                 own = [ordered.slice(first, ROWS_PER_FILE)]
@@ -595,23 +635,11 @@ class _Sync:
     def _commit(self, files: Sequence[DataFile], removes: Sequence[str], mark: Mapping[str, Any], *, corrected: bool | None = None) -> None:
         """Add and remove files; unless this is a correction, also say what the table reflects, ``corrected`` or not just before."""
         place, version = self.runnable.places.input, self.table.version() + 1
-        sizes, now = sizes_of(self.table) if removes else {}, time.time_ns() // 1_000_000
-        actions: list[AddAction | RemoveAction] = [
-            AddAction(file.path, file.size, {}, file.modified_ms, True, file.stats) for file in files
-        ]
-        actions += [RemoveAction(path, True, now, sizes[path]) for path in removes]
+        sizes = sizes_of(self.table) if removes else {}
         note = {"windowmill": "input", _REFLECTS: self.published.batch}
-        metrics = {"num_added_files": len(files), "num_removed_files": len(removes)}
         marker = [] if corrected is None else self._marker(version, bool(files), corrected=corrected).transactions()
-        once = CommitProperties(
-            app_transactions=marker,
-            custom_metadata={"userMetadata": json.dumps(note), "operationMetrics": metrics, **mark},
-            max_commit_retries=0,
-        )
         try:
-            self.table.create_write_transaction(
-                actions, "append", self.table.schema(), commit_properties=once, post_commithook_properties=NO_HOOKS
-            )
+            commit_files(self.table, files, {path: sizes[path] for path in removes}, note, marker, **mark)
         except CommitFailedError as err:
             raise FencedError(f"input {place}: another run has changed it meanwhile ({first_line(err)}); run again") from err
         checkpoint_if_due(place, version)
@@ -626,11 +654,6 @@ class _Sync:
             rows = self.before.rows
         complete = AXIS_BEGIN if self.published.complete is None else self.published.complete
         return Marker(self.published.batch, self.published.sink.version(), rows, version, complete)
-
-
-def _numbers(rows: pa.Table, name: str) -> Ints:
-    """A column of instants or whole numbers, of which none is null, as int64."""
-    return np.asarray(pc.fill_null(rows.column(name).cast(pa.int64()), AXIS_BEGIN).to_numpy(), np.int64)
 
 
 @dataclass(frozen=True, slots=True)

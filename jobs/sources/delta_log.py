@@ -20,6 +20,7 @@ import pyarrow.fs as pa_fs
 from deltalake.exceptions import DeltaError, TableNotFoundError
 
 from windowmill.checkpoints.delta_tables import (
+    CUT_OFF_US,
     Features,
     actions_of,
     catalog_managed,
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
 
 #: Key in a commit's information by which a version changes rows although it removes no file.
 CORRECTION = "windowmillCorrection"
-#: Delta cuts instants to milliseconds.
-CUT_US = 999
 #: Row counts in a commit's operation metrics, as named by Delta for Spark and by delta-rs.
 _CHANGED_ROWS = (
     *("numDeletedRows", "numUpdatedRows", "numTargetRowsInserted", "numTargetRowsUpdated", "numTargetRowsDeleted"),
@@ -78,7 +77,7 @@ def span(stats: str | None, name: str, *, instants: bool, tick_us: int = 1) -> t
             return None
         if not instants:
             return (low * tick_us, high * tick_us, high * tick_us) if isinstance(low, int) and isinstance(high, int) else None
-        return _instant(low), _instant(high), _instant(high) + CUT_US
+        return _instant(low), _instant(high), _instant(high) + CUT_OFF_US
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
 

@@ -253,7 +253,7 @@ def check_readable(runnable: Runnable, source: SourceTable, versions: VersionRan
             raise
         what = str(err).removeprefix(f"source {source.path}: ").split(";")[0]
         raise ArrivalUnknownError(
-            f"source {source.path}: {what}, so the order in which earlier runs read the rows is no longer known; "
+            f"source {source.place}: {what}, so the order in which earlier runs read the rows is no longer known; "
             "`windowmill backfill …` without --as-arrived, or with --arrival event_time, reads the rows that the table holds"
         ) from err
 
@@ -311,7 +311,7 @@ def _appended(runnable: Runnable, source: SourceTable, version: LoggedVersion) -
         return version.added
     if runnable.source.changes == "ignore":
         return ()
-    what = f"source {source.path}: version {version.version} ({version.operation}) changed or removed rows"
+    what = f"source {source.place}: version {version.version} ({version.operation}) changed or removed rows"
     if version.pipeline is not None:
         what += f": the windowmill pipeline {version.pipeline} replaced what it had published (backfill)"
     raise NonAppendCommitError(f"{what}; {source.when_changed(version)}")
@@ -382,7 +382,7 @@ def moves_on(pipeline: Pipeline, ledger: Ledger, asserted: int | None) -> bool:
     # Revised rows first appear when the watermark passes a window's end, final rows when the window is closed.
     shown = (emitted, rule.closed(asserted))
     if rule.revises:
-        reached = rule.watermark_of(emitted) if last.outcome.watermark is None else last.outcome.watermark
+        reached = last.outcome.watermark_by(rule)
         shown = (reached if last.outcome.shown is None else last.outcome.shown, max(reached, asserted))
     try:
         grids = Grids.of(pipeline)

@@ -14,7 +14,7 @@ from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import LoggedVersion, SourceTable, open_source, probe_source, shared_identity
 from windowmill.jobs.sources.chains import UpstreamSink, read_through
 from windowmill.jobs.sources.reading import moves_on, starting_version
-from windowmill.windowing.errors import SourceError, SourceMissingError, SourceRangeGoneError, WindowmillError
+from windowmill.windowing.errors import LedgerBehindError, SourceError, SourceMissingError, SourceRangeGoneError, WindowmillError
 from windowmill.windowing.fields import Source
 from windowmill.windowing.spec import Pipeline
 
@@ -87,12 +87,9 @@ class SourceWatch:
             if self.source.pipeline is not None:
                 return self._poll_published()
             source = open_source(self._runnable.pipeline, probed)
-            if self._ledger is None:
-                self._ledger = Ledger.open(self._runnable.pipeline)
-            else:
-                self._ledger.refresh()
-            newest, last = self._ledger.newest_kept, self._ledger.last_commit
-            unread = UnreadRows(source.version, newest.plan.to_version if newest else -1, self._is_open(self._ledger))
+            ledger = self._refreshed()
+            newest, last = ledger.newest_kept, ledger.last_commit
+            unread = UnreadRows(source.version, newest.plan.to_version if newest else -1, self._is_open(ledger))
             if unread.open or (newest and newest.plan.source_id != source.table_id):
                 return unread
             after = last.plan.to_version if last else None
@@ -106,17 +103,27 @@ class SourceWatch:
 
     def _poll_published(self) -> UnreadRows | None:
         """As :meth:`poll`, of a source that is another pipeline, whose batches are the versions; also if the watermark would move on."""
-        pipeline, published = self._runnable.pipeline, UpstreamSink.of(self._runnable.pipeline)
-        ledger = self._ledger = Ledger.open(pipeline)
+        pipeline, ledger = self._runnable.pipeline, self._refreshed()
         read, is_open = read_through(pipeline), self._is_open(ledger)
+        try:
+            published = UpstreamSink.of(pipeline)
+        except LedgerBehindError:  # the run says what to do
+            return UnreadRows(-1, read, open=True)
         if published is None:
             return UnreadRows(-1, read, open=True) if is_open else None
         unread = UnreadRows(published.batch, read, is_open)
         if is_open or published.batch != read:
             return unread
         source, last = open_source(pipeline), ledger.last_commit
-        waits = last is None or source.version > last.to_version or moves_on(pipeline, ledger, source.complete)
+        waits = last is None or moves_on(pipeline, ledger, source.complete) or self._has_rows(source, last.to_version)
         return unread if waits else None
+
+    def _refreshed(self) -> Ledger:
+        if self._ledger is None:
+            self._ledger = Ledger.open(self._runnable.pipeline)
+        else:
+            self._ledger.refresh()
+        return self._ledger
 
     def _is_open(self, ledger: Ledger) -> bool:
         newest = ledger.newest

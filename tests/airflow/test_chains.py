@@ -15,6 +15,7 @@ from airflow.sdk.definitions.asset import Asset
 from airflow.serialization.serialized_objects import DagSerialization
 from deltalake import write_deltalake
 
+from windowmill.dags import metrics, operators
 from windowmill.dags.backfill import build_backfill_dag
 from windowmill.dags.factory import build_dag
 from windowmill.dags.folders import options_of
@@ -34,6 +35,7 @@ sink: {{path: "{folder}/{name}"}}
 compute: local
 {more}
 """
+NOW = datetime(2024, 1, 1, tzinfo=UTC)
 RUN = {"dag_run": SimpleNamespace(conf={}, run_type="scheduled"), "params": {}}
 
 
@@ -78,18 +80,31 @@ def flown(folder: Path, *hours: int) -> None:
     write_deltalake(str(folder / "events"), rows, mode="append")
 
 
-def test_tasks_of_a_chain_read_what_has_been_published(write_chain, tmp_path, commands_here):
+def test_tasks_of_a_chain_read_what_has_been_published(write_chain, tmp_path, commands_here, monkeypatch):
     first, daily = write_chain("daily")
     flown(tmp_path, 1, 2, 30)
     assert SourceWatch(load_pipeline(daily)).poll() is None
     MicroBatchOperator(task_id="micro_batch", spec=first).execute(RUN)
     assert SourceWatch(load_pipeline(daily)).poll() == UnreadRows(version=0, planned=-1, open=False)
     # The end of a data interval says nothing of results.
-    summary = MicroBatchOperator(task_id="micro_batch", spec=daily).execute(RUN | {"data_interval_end": None})
+    told, run = list[list[str]](), operators.MicroBatchOperator.computed
+    monkeypatch.setattr(operators.MicroBatchOperator, "computed", lambda *args: (told.append(args[1]), run(*args))[1])
+    until = {"data_interval_end": datetime(2024, 1, 2, tzinfo=UTC)}
+    summary = MicroBatchOperator(task_id="micro_batch", spec=daily).execute(RUN | until)
+    assert told == [["run", told[0][-1]]]
     assert [(batch["upstream"], batch["rows_published"]) for batch in summary["batches"]] == [
         ({"pipeline": "delays", "batches": [0, 0]}, 1)
     ]
     assert SourceWatch(load_pipeline(daily)).poll() is None
+
+
+def test_the_watermark_of_a_chain_is_a_metric(write_chain, monkeypatch):
+    sent = dict[str, float]()
+    monkeypatch.setattr(metrics, "_send", lambda _, __, name, value: sent.update({name: value}))
+    _, daily = write_chain("daily")
+    last = SimpleNamespace(status="committed", seen=NOW - timedelta(hours=3), outcome=SimpleNamespace(used={}))
+    metrics.gauge_pipeline(load_pipeline(daily), last, last, NOW)
+    assert sent == {"held": 0, "event_lag_seconds": 3 * 3600, "watermark_lag_seconds": 3 * 3600}
 
 
 def test_parsing_a_chain_stays_light(write_chain):

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
+import shutil
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from deltalake import DeltaTable
 
-from tests.jobs.chained import Days, Row, ran_once
+from tests.jobs.chained import BASE, HOUR, Days, Level, Row, ran_once
+from tests.spark.harness import quiet
+from windowmill.checkpoints.batches import Outcome
+from windowmill.checkpoints.places import Places
+from windowmill.jobs.batch import loop, purging
 from windowmill.jobs.cli import main
+from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.sources import chains
 from windowmill.jobs.sources.unread import SourceWatch
+from windowmill.windowing.errors import LedgerBehindError, NonAppendCommitError, PurgeError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.specfile import load_pipeline, parse_pipeline
 
@@ -24,7 +33,7 @@ UP: Row = {
     "time": {"column": "t"},
     "windows": [{"name": "minute", "type": "tumbling", "size": "1 minute"}, {"name": "visit", "type": "session", "gap": "1 minute"}],
     "aggregates": {"n": {"count": "*"}},
-    "sink": {"path": "/data/up"},
+    "sink": {"path": "/data/up", "current": "/now/up"},
 }
 DOWN: Row = {
     "pipeline": "down",
@@ -104,6 +113,48 @@ def test_a_watch_looks_at_published_batches(days):
     assert (found.version, found.planned, found.open) == (1, 0, False)
     days.hour.run()
     assert watch.poll() is None
+    # A compaction brings no rows.
+    version = DeltaTable(Places.of(days.hour.pipeline).input).version()
+    maintain(days.hour.pipeline, quiet())
+    assert DeltaTable(Places.of(days.hour.pipeline).input).version() > version
+    assert watch.poll() is None
+
+
+def test_a_watch_leaves_to_the_run_what_is_wrong_with_the_other_pipeline(days):
+    watch = SourceWatch(days.hour.pipeline)
+    older = forgotten(days, days.minute)
+    assert watch.poll() is not None
+    ledger = Places.of(days.minute.pipeline).ledger
+    with pytest.raises(LedgerBehindError, match="batch 1 is committed, but the ledger of the pipeline minute is at batch 0") as raised:
+        days.hour.run()
+    assert "restore the newest copy" in str(raised.value)
+    shutil.rmtree(ledger)
+    older.rename(ledger)
+    assert watch.poll() is not None
+    assert days.hour.run()
+
+
+def forgotten(days: Days, level: Level) -> Path:
+    """Restores an older copy of the ledger after another batch; returns the place of the newest one."""
+    ledger = Path(Places.of(level.pipeline).ledger)
+    shutil.copytree(ledger, days.folder / "older")
+    days.land(2)
+    level.run()
+    ledger.rename(days.folder / "newest")
+    (days.folder / "older").rename(ledger)
+    return days.folder / "newest"
+
+
+def test_messages_name_the_other_pipeline_instead_of_the_input(days, capsys):
+    with pytest.raises(
+        PurgeError, match=r"source minute: its latest view still has \d+ rows of what is to be purged; .*: purge them there"
+    ):
+        purging.purge(days.hour.pipeline, quiet(), [{"shop": "b"}])
+    days.land(30)
+    days.run()
+    message = r"source minute: version \d+ \(WRITE\) changed or removed rows; `windowmill backfill …` without --as-arrived"
+    with pytest.raises(NonAppendCommitError, match=message):
+        loop.backfill(days.hour.pipeline, quiet(), begin=BASE, end=BASE + HOUR, history="log")
 
 
 def test_nothing_is_read_before_the_other_pipeline_has_published(tmp_path, capsys):
@@ -156,9 +207,17 @@ def test_nothing_is_read_before_the_other_pipeline_has_published(tmp_path, capsy
         ({"aggregates": {"m": {"max": "m"}}}, "aggregates.m: the sink of the pipeline up has no column 'm'"),
         ({"steps": [{"filter": "revision > 0"}]}, "steps.0.filter: the sink of the pipeline up has no column 'revision'"),
         ({"aggregates": {"n": {"sum": "n", "where": "m > 1"}}}, "aggregates.n.where: the sink of the pipeline up has no column 'm'"),
+        (
+            {"keys": ["window"]},
+            "keys: 'window' is taken by a column of windowmill's own; copy it by a step, as in columns: {{of_window: window}}",
+        ),
         ({"sink": {"path": "/data/up"}}, "sink.path: is that of the sink of up"),
         ({"sink": {"path": "/data/up.windowmill/state"}}, "sink.path: lies below the checkpoints of up"),
         ({"sink": {"path": "/data"}}, "sink.path: holds the source of up"),
+        ({"sink": {"path": "/now/up"}}, "sink.path: is that of the sink.current of up"),
+        # Another level, of the same name.
+        ({"source": {"pipeline": "twin.yaml"}, "sink": {"path": "/data/up"}}, "sink.path: is that of the sink of up"),
+        ({"source": {"pipeline": "twin.yaml"}, "sink": {"path": "/data/twin"}}, "sink.path: is that of the sink of up"),
         ({"source": {"path": "/data/in"}}, "time: missing; add this field"),
     ],
 )
@@ -166,11 +225,22 @@ def test_a_chain_that_cannot_be_is_refused_in_a_line(tmp_path, capsys, fields, s
     (tmp_path / "up.yaml").write_text(yaml.safe_dump(UP))
     (tmp_path / "bad.yaml").write_text(yaml.safe_dump({name: value for name, value in UP.items() if name != "windows"}))
     (tmp_path / "round.yaml").write_text(yaml.safe_dump(DOWN | {"pipeline": "round", "source": {"pipeline": "down.yaml"}}))
+    (tmp_path / "twin.yaml").write_text(yaml.safe_dump(DOWN | {"pipeline": "up", "sink": {"path": "/data/twin"}}))
     (tmp_path / "down.yaml").write_text(yaml.safe_dump(DOWN | fields))
     assert main(["validate", str(tmp_path / "down.yaml")]) == 2
     told = capsys.readouterr().err.strip().splitlines()
     assert len(told) == 1
     assert says.format(folder=tmp_path) in told[0]
+
+
+def test_a_window_is_a_key_by_a_step_that_copies_it(days):
+    copies = {"steps": [{"columns": {"of_window": "window"}}], "keys": ["of_window"]}
+    named = Level(days.folder, {**days.hour.spec, **copies, "pipeline": "named", "sink": {"path": str(days.folder / "named")}})
+    named.run()
+    rows = days.hour.shown()
+    assert {(row["of_window"], row["window_end"]): row["n"] for row in named.shown()} == {
+        ("minute", end): sum(row["n"] for row in rows if row["window_end"] == end) for end in {row["window_end"] for row in rows}
+    }
 
 
 def test_a_chain_in_python_is_that_of_the_file(tmp_path, monkeypatch):
@@ -220,6 +290,6 @@ def test_results_are_complete_before_the_next_one_may_come(tmp_path, window, col
     down = DOWN | {"windows": [{"name": "by", "type": "tumbling", "size": 60}], "source": {"pipeline": str(tmp_path / "up.yaml")}}
     pipeline = parse_pipeline(down | {"time": {"column": column}})
     batch = SimpleNamespace(
-        plan=SimpleNamespace(definition=pipeline.upstream.meaning()), outcome=SimpleNamespace(emitted=shown, watermark=None, shown=None)
+        plan=SimpleNamespace(definition=pipeline.upstream.meaning()), outcome=Outcome(seen=shown, emitted=shown, verdict="passed")
     )
     assert chains.complete_from(pipeline, batch) == least

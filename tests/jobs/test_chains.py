@@ -24,6 +24,7 @@ from windowmill.checkpoints import current, failpoints
 from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import loop, purging
 from windowmill.jobs.batch import maintenance_batches as savepoints
+from windowmill.jobs.cli import main
 from windowmill.jobs.commands.maintenance_command import maintain
 from windowmill.jobs.sources import chains
 from windowmill.jobs.sources.chains import InputCheck, UpstreamSink
@@ -133,6 +134,24 @@ def test_a_new_aggregate_of_the_other_pipeline_may_be_used(tmp_path):
     assert published(days.hour) == {place: values for place, values in every.items() if closes(days.hour, place, through)}
 
 
+def test_a_change_may_use_columns_that_the_next_sync_adds(tmp_path, capsys):
+    days = Days(tmp_path, 6)
+    days.land(30)
+    days.run()
+    days.minute.write(aggregates=days.minute.spec["aggregates"] | {"least": {"min": "v"}})
+    loop.apply(days.minute.pipeline, quiet(), history=AXIS_BEGIN)
+    days.hour.write(aggregates=days.hour.spec["aggregates"] | {"least": {"min": "least"}})
+    version = DeltaTable(Places.of(days.hour.pipeline).input).version()
+    assert main(["plan", str(days.hour.file)]) == 4
+    assert "input lacks 1 published batch of minute, which `apply` adds" in " ".join(capsys.readouterr().out.split())
+    assert DeltaTable(Places.of(days.hour.pipeline).input).version() == version
+    loop.apply(days.hour.pipeline, quiet(), history=AXIS_BEGIN)
+    days.hour.run()
+    days.hour.spec["windows"] = [{"name": "hour", "type": "tumbling", "size": "60 minutes"}]
+    every, through = brute(days.hour, days.minute.shown()), days.hour.complete()
+    assert published(days.hour) == {place: values for place, values in every.items() if closes(days.hour, place, through)}
+
+
 @pytest.mark.parametrize("lateness", ["2 hours", "1000000 days"])
 def test_corrections_of_any_column_reach_the_next_level(tmp_path, lateness):
     """Also where it is named like a column of the state, and where windows stay open for longer than there are dates."""
@@ -148,6 +167,24 @@ def test_corrections_of_any_column_reach_the_next_level(tmp_path, lateness):
     for level in (days.minute, days.hour):
         level.run()
     assert sum(row["_sum"] for row in days.hour.shown()) > before
+
+
+def test_a_correction_is_compared_with_rows_of_its_windows_only(days, monkeypatch):
+    sizes, found = list[tuple[int, int]](), chains.InputComparison._before
+
+    def before(self: Any, fresh: pa.Table, share: Any) -> pa.Table:
+        rows = found(self, fresh, share)
+        sizes.append((len(fresh), len(rows)))
+        return rows
+
+    monkeypatch.setattr(chains.InputComparison, "_before", before)
+    at = pa.array([(days.at - 100) * 60_000_000 + BASE], pa.float64()).cast(pa.int64(), safe=False).cast(pa.timestamp("us", "UTC"))
+    event = {"id": pa.array([days.n]), "shop": ["a"], "item": pa.array([1]), "t": at, "v": pa.array([1])}
+    write_deltalake(days.folder / "events", pa.table(event), mode="append")
+    days.run()
+    days.check()
+    assert len(sizes) == 2
+    assert all(fresh and known <= fresh for fresh, known in sizes)
 
 
 def test_what_the_other_pipeline_had_published_is_missed(tmp_path):

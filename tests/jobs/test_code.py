@@ -128,7 +128,7 @@ USER_CODE = "windowmill.jobs.user_code."
     ("before", "after"),
     [
         (("module_digests", lambda _: {"mine": "edited"}), ("module_digests", lambda _: {"mine": "as it was"})),
-        (("_zones", lambda _: ["Europe/Vienna"]), ("_zone_digest", lambda *_: "as by other data")),
+        (("zone_digests", lambda *_: {"Europe/Vienna": "as it was"}), ("zone_digests", lambda *_: {"Europe/Vienna": "by other data"})),
     ],
     ids=["modules", "time zones"],
 )

@@ -41,6 +41,15 @@ def maintained(pipeline) -> dict[str, dict[str, Any]]:
     return {row["table"]: row for row in maintain(pipeline, quiet()).data}
 
 
+def test_a_table_that_the_pipeline_has_not_made_is_left_alone(tmp_path):
+    pipeline = parse_pipeline(a_spec(tmp_path, sink={"path": str(tmp_path / "sink"), "current": str(tmp_path / "current")}))
+    for place in (tmp_path / "sink", tmp_path / "current"):
+        for n in range(3):
+            write_deltalake(place, pa.table({"n": [n]}), mode="append")
+    assert maintained(pipeline) == {}
+    assert [DeltaTable(tmp_path / name).version() for name in ("sink", "current")] == [2, 2]
+
+
 def damage(table: str) -> None:
     Path(table, "_delta_log", f"{0:020d}.json").write_text("{")
 
@@ -85,6 +94,7 @@ def test_superseded_and_uncommitted_files_of_the_ledger_go_by_age(pipeline):
 
 @pytest.mark.covers("D6")
 def test_what_dead_attempts_wrote_goes_by_age(pipeline):
+    with_batches(pipeline, 1)
     write_deltalake(pipeline.sink.path, pa.table({"n": [1]}))
     schema = pa.schema([("n", pa.int64())])
     left: list[Path] = []

@@ -16,7 +16,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from tests.checkpoints.records import NOW, commit
 from tests.specs import SECONDS, TENS, TICKS, a_spec
-from windowmill.checkpoints.batches import LastWrite, Plan
+from windowmill.checkpoints.batches import LastWrite, Outcome, Plan
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.own_tables import OwnTable
 from windowmill.checkpoints.places import Places
@@ -308,7 +308,7 @@ SESSION = {"name": "w", "type": "session", "gap": 3}
     ids=str,
 )
 def test_a_later_interval_without_new_rows_moves_on_what_ends_by_then(changes, vouched, moves):
-    outcome = SimpleNamespace(emitted=10, watermark=None, shown=None)
+    outcome = Outcome(seen=None, emitted=10, verdict="passed")
     ledger: Any = SimpleNamespace(last_commit=SimpleNamespace(outcome=outcome))
     spec = a_spec(time=TICKS | VOUCHED | {"lateness": 5}, windows=[TENS | {"origin": 0}]) | changes
     assert moves_on(parse_pipeline(spec), ledger, vouched) is moves

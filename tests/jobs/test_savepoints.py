@@ -406,7 +406,7 @@ def test_another_meaning_or_a_damaged_savepoint_is_refused(tmp_path, prepared):
     story = prepared.copy(tmp_path / "story", saved, "slices")
     pipeline, folder = story.bench.pipeline, Path(Places.of(story.bench.pipeline).savepoints, "first")
     story.bench.changes["keys"] = []
-    with pytest.raises(SpecChangedError, match="steps, dedup, keys, time, windows, aggregates, filter or emit differ"):
+    with pytest.raises(SpecChangedError, match="source, steps, dedup, keys, time, windows, aggregates or emit differ"):
         restore(story)
     del story.bench.changes["keys"]
     kept = next(folder.glob("*.parquet"))

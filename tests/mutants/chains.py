@@ -8,7 +8,7 @@ CHAINS = "tests/jobs/test_chains.py::test_"
 MUTANTS = {
     "tests/jobs/test_chain_commands.py::test_results_are_complete_before_the_next_one_may_come": [
         ("ends-complete-through-the-next-one-but-one", "jobs.sources.chains:complete_from", instead("_1(shown)", "_1(shown + 10)")),
-        ("starts-complete-by-ends", "jobs.sources.chains:complete_from", never("pipeline.time.column == _START")),
+        ("starts-complete-by-ends", "jobs.sources.chains:complete_from", never("pipeline.time.column == START")),
     ],
     f"{CHAINS}a_batch_without_its_commit_to_the_sink_is_not_seen": [
         ("batch-without-its-commit-counts", "jobs.sources.chains:UpstreamSink.of", never('batch.status == "committed" and lacks')),
@@ -20,7 +20,7 @@ MUTANTS = {
         ("corrections-say-what-the-input-reflects", "jobs.sources.chains:_Sync._commit", never("corrected is None")),
     ],
     f"{CHAINS}days_over_hours_over_minutes_are_those_of_one_pipeline_after_each_cut": [
-        ("rows-behind-the-watermark-are-appended", "jobs.sources.chains:watermark_of", instead("reached if _ is None else _", "BEFORE")),
+        ("rows-behind-the-watermark-are-appended", "jobs.sources.chains:watermark_of", instead("last.outcome.watermark_by(_)", "BEFORE")),
         ("a-correction-is-an-append", "jobs.sources.delta_log:DeltaSource.versions", without("CORRECTION in commit")),
     ],
     f"{CHAINS}other_windows_are_other_rows": [

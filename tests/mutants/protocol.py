@@ -17,7 +17,7 @@ MUTANTS = {
         ("overtaken-commit-fails", "checkpoints.committer:DeltaRsCommitter.commit", always("table_at(...).version() == _")),
     ],
     (f"{PROTOCOL}a_clean_pipeline_is_verified", f"{PROTOCOL}commits_that_are_missing_are_made_by_whoever_comes_next"): [
-        ("transaction-left-out", "checkpoints.committer:_write", without("app_transactions=_")),
+        ("transaction-left-out", "checkpoints.committer:commit_files", without("app_transactions=_")),
     ],
     f"{PROTOCOL}a_version_made_again_below_the_last_checkpoint_is_not_taken_for_a_commit": [
         ("commit-below-a-checkpoint-believed", "checkpoints.committer:DeltaRsCommitter.commit", always("floor_of(...) <= _")),

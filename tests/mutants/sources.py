@@ -117,7 +117,7 @@ MUTANTS = {
         ("statistics-read-as-python-dates", "jobs.sources.delta_log:DeltaSource.snapshot", instead("_1.select([_ for _ in _ if _])", "_1")),
     ],
     f"{FILE_SURVEYS}only_files_that_may_hold_the_greatest_time_are_read": [
-        ("instants-of-statistics-not-cut", "jobs.sources.delta_log:", instead("CUT_US = 999", "CUT_US = 0")),
+        ("instants-of-statistics-not-cut", "checkpoints.delta_tables:", instead("CUT_OFF_US = 999", "CUT_OFF_US = 0")),
     ],
     f"{FILE_SURVEYS}files_without_tight_bounds_are_read": [
         ("wide-bounds-of-statistics-used", "jobs.sources.delta_log:span", never('_.get("tightBounds") is False')),

@@ -84,7 +84,7 @@ def test_runs_over_files_give_the_rows_of_the_reference(spark, tmp_path, monkeyp
 def test_many_files_are_examined_by_tasks(spark, tmp_path, monkeypatch, files_on_spark):
     monkeypatch.setattr(limits, "MAX_FILES", 3)
     monkeypatch.setattr(limits, "MAX_ROWS_SURVEYED_HERE", 0)
-    monkeypatch.setattr(delta_log, "CUT_US", 1 << 50)  # statistics decide nothing, so event times are read
+    monkeypatch.setattr(delta_log, "CUT_OFF_US", 1 << 50)  # statistics decide nothing, so event times are read
     bench, rows = Bench(tmp_path), events(92, 300)
     run_over(bench, 5, rows, 12, batches=1)
     assert files_on_spark
