@@ -110,7 +110,9 @@ class FileWriter(AbstractContextManager["FileWriter"]):
     def _give_up(self) -> None:
         """Remove what has been written. The error that led here is reported, not that of a store which refuses this too."""
         with suppress(Exception):
-            self._close_writer()
+            if self._writer is not None and self._sink is not None:
+                self._writer.close()
+                self._sink.close()
         with suppress(OSError):
             _delete(self._fs, [f"{self._root}/{path}" for path in self._paths])
 
@@ -182,21 +184,16 @@ class FileWriter(AbstractContextManager["FileWriter"]):
 
     def _end_file(self) -> None:
         self._flush()
-        if self._writer is None:
+        if self._writer is None or self._sink is None:
             return
-        self._close_writer()
+        self._writer.close()
+        self._sink.close()
         path, [footer] = self._paths[-1], self._footer
         size = self._fs.get_file_info(f"{self._root}/{path}").size
         stats = json.dumps(_statistics(footer, self._schema, self._with_nan))
         self._files.append(DataFile(path, size, self._rows, time.time_ns() // 1_000_000, stats))
-        self._rows, self._with_nan = 0, set()
+        self._writer, self._sink, self._rows, self._with_nan = None, None, 0, set()
         self._footer.clear()
-
-    def _close_writer(self) -> None:
-        if self._writer is not None and self._sink is not None:
-            self._writer.close()
-            self._sink.close()
-        self._writer = self._sink = None
 
 
 def index_place(footer: pq.FileMetaData) -> tuple[int, int] | None:

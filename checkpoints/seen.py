@@ -28,7 +28,7 @@ from windowmill.checkpoints.batches import Changes
 from windowmill.checkpoints.data_files import ROWS_PER_FILE, DataFile, Packing, index_place, write_files
 from windowmill.checkpoints.delta_tables import check_format, files_of, newest
 from windowmill.checkpoints.savepoints import Savepoint, saved_rows
-from windowmill.checkpoints.state.reading import parquet_of, reporting_damage
+from windowmill.checkpoints.state.reading import open_file, reporting_damage
 from windowmill.checkpoints.stores import is_table, store_of
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import ID_HIGH, ID_LOW, TIME
@@ -140,7 +140,7 @@ def to_merge(files: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 @contextmanager
 def _opened(uri: str, file: Mapping[str, Any]) -> Iterator[tuple[pa.NativeFile, pq.ParquetFile]]:
     with store_of(uri).open_input_file(file["path"]) as opened:
-        yield opened, parquet_of(opened, uri, file, "seen")
+        yield opened, open_file(uri, file, "seen", opened)
 
 
 def _entries(uri: str, files: Sequence[Mapping[str, Any]], since: int) -> Iterator[pa.Table]:

@@ -288,16 +288,12 @@ def read_whole(
     return pa.concat_tables(parts) if parts else schema.empty_table()
 
 
-def open_file(uri: str, file: Mapping[str, Any], role: str = "state") -> pq.ParquetFile:
+def open_file(uri: str, file: Mapping[str, Any], role: str = "state", opened: pa.NativeFile | None = None) -> pq.ParquetFile:
     """The Parquet file of the log's entry ``file`` in the table at ``uri``, of this ``role``; raises as :func:`read_whole`.
 
-    The caller closes it.
+    The caller closes it. ``opened``: the file, if it is open.
     """
-    return parquet_of(store_of(uri).open_input_file(file["path"]), uri, file, role)
-
-
-def parquet_of(opened: pa.NativeFile, uri: str, file: Mapping[str, Any], role: str) -> pq.ParquetFile:
-    """As :func:`open_file`, of the ``opened`` file."""
+    opened = store_of(uri).open_input_file(file["path"]) if opened is None else opened
     # Compare the size before trusting the footer or allocating memory for it.
     _same(uri, file["path"], "bytes", opened.size(), file["size_bytes"], role)
     parquet = pq.ParquetFile(opened, page_checksum_verification=True, coerce_int96_timestamp_unit="us")
