@@ -489,7 +489,8 @@ class History:
             return
         before, rng = copy.deepcopy(self.spec), self.rng
         if self.copies and (not self.sifts or rng.random() < 0.5):
-            self.spec = {name: value for name, value in before.items() if name != "dedup"} | ({} if "dedup" in before else self._dedup())
+            without = {name: value for name, value in self.spec.items() if name != "dedup"}
+            self.spec = without | ({} if "dedup" in before else self._dedup())
         elif rng.random() < 0.6:
             chosen = rng.choice(list(_FILTERS))
             self.spec["source"] = {name: value for name, value in before["source"].items() if name != "filter"}

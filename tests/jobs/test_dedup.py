@@ -96,6 +96,8 @@ class Rule:
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec, self.seen = spec, -(10**9)
         self.applied: list[tuple[Any, int, int]] = []
+        #: Of the rows of the last commit, those that came too late for all windows, and whose copy was forgotten: a snapshot has both.
+        self.forgotten: list[bool] = []
         time, windows = spec["time"], spec["windows"]
         longest = max((window.get("size", window.get("gap", 0)) for window in windows), default=0)
         self.written = spec["dedup"].get("within")
@@ -108,7 +110,7 @@ class Rule:
         self.commit += 1
         time = self.spec["time"]
         watermark = self.seen - time["disorder"]
-        found = [False] * len(rows)
+        found, self.forgotten = [False] * len(rows), [False] * len(rows)
         usable = [place for place, row in enumerate(rows) if row["t"] is not None]
         for place in sorted(usable, key=lambda place: (rows[place]["t"], rows[place]["o"], place)):
             row = rows[place]
@@ -122,6 +124,7 @@ class Rule:
                 for other, at, commit in self.applied
             )
             is_late = self.on_grids and all(closes(window, row["t"]) <= watermark - time["lateness"] for window in self.spec["windows"])
+            self.forgotten[place] = is_late and not found[place] and any(own == other for other, *_ in self.applied)
             if not found[place] and not is_late:
                 self.applied.append((own, row["t"], self.commit))
         self.seen = max([self.seen, *(rows[place]["t"] for place in usable)])
@@ -171,7 +174,8 @@ class Twins:
         self.duplicates += sum(copies)
         self.rows += rows
         self.now += self.rng.choice([0, 3, 10, 30])
-        plain = [row | {"k": COPY if is_copy else row["k"]} for row, is_copy in zip(rows, copies, strict=True)]
+        gone = [is_copy or is_late for is_copy, is_late in zip(copies, self.rule.forgotten, strict=True)]
+        plain = [row | {"k": COPY if is_gone else row["k"]} for row, is_gone in zip(rows, gone, strict=True)]
         for name, own in (("raw", rows), ("plain", plain)):
             write_deltalake(self.folder / name / "source", pa.Table.from_pylist(own, SCHEMA), mode="append")
 
