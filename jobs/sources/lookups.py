@@ -191,7 +191,8 @@ def pins_with_types(pipeline: Pipeline, schema: str) -> dict[str, dict[str, Any]
 
     ``schema`` is the source's, as JSON.
     """
-    pins, seen = pins_of(pipeline), Columns.of(schema).seen_by(pipeline).struct
+    tables = {str(lookup.name): opened(lookup) for lookup in pipeline.lookups}
+    pins, seen = {name: table.pin for name, table in tables.items()}, Columns.of(schema).seen_by(pipeline.with_tables(tables)).struct
     stored = {*pipeline.keys, pipeline.time.column, pipeline.time.end, *live_columns(pipeline, seen.names)}
     stored |= set() if pipeline.dedup is None else set(pipeline.dedup.by)
     for lookup in pipeline.lookups:
