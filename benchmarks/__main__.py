@@ -9,14 +9,22 @@ import time
 
 from benchmarks.race import PYTHONS, ROOT
 
+_IN_MEMORY = [
+    "windowmill",
+    "Spark in two stages",
+    "Spark window()",
+    "DuckDB in two stages",
+    "polars in two stages",
+    "polars group_by_dynamic",
+]
 #: Name -> module and options.
 BENCHMARKS = {
     "job": ["job"],
     "hopping": ["hopping"],
-    "hopping-delta": ["hopping", "--form", "delta", "--ways", "windowmill", "Spark window", "DuckDB by hand", "polars"],
+    "hopping-delta": ["hopping", "--form", "delta", "--ways", *_IN_MEMORY],
     "hopping-many-keys": ["hopping", "--keys", "100000", "--hop", "10"],
-    "hopping-skewed": ["hopping", "--zipf", "1.2", "--ways", "windowmill", "Spark window", "DuckDB by hand", "polars"],
-    "hopping-20-million": ["hopping", "--rows", "20000000", "--ways", "windowmill", "Spark window", "DuckDB by hand", "polars"],
+    "hopping-skewed": ["hopping", "--zipf", "1.2", "--ways", *_IN_MEMORY],
+    "hopping-20-million": ["hopping", "--rows", "20000000", "--ways", *_IN_MEMORY],
     "hopping-flights": ["hopping", "--flights", "--size", "1440", "--hop", "60"],
     "overlap": ["overlap"],
     "tuples": ["tuples"],

@@ -9,7 +9,7 @@ from typing import Any
 import duckdb
 from deltalake import DeltaTable, write_deltalake
 
-from benchmarks.by_hand import HOPPING
+from benchmarks.by_hand import hopping
 
 
 class Job:
@@ -17,13 +17,12 @@ class Job:
 
     def __init__(self, task: dict[str, Any]) -> None:
         self._source, self._out = task["source"], f"{task['out']}/duckdb"
-        self._hop, self._size = task["hop_us"], task["size_us"]
+        self._task = task
         self._connection = duckdb.connect(config={"threads": 2})
 
     def run(self) -> None:
         files = f"read_parquet({DeltaTable(self._source).file_uris()})"
-        overlap = self._size // self._hop
-        query = HOPPING.format(events=files, hop=self._hop, overlap=overlap, before=overlap - 1)
+        query = hopping("duckdb", files, self._task)
         rows: Any = self._connection.execute(
             f"SELECT k, make_timestamp(window_end) AS window_end, n::BIGINT AS n, mean, top, sd FROM ({query}) "
             f"WHERE window_end <= (SELECT max(epoch_us(ts)) FROM {files})"

@@ -14,6 +14,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from benchmarks.by_hand import hopping
 from benchmarks.events import SCHEMA
 from benchmarks.spark_files import DELTA
 from windowmill import aggregate, spark_session
@@ -39,6 +40,8 @@ SPEC_AGGREGATES = {"n": {"count": "v"}, "mean": {"mean": "v"}, "top": {"max": "v
 SPARK_AGGREGATES = ("count(v) AS n", "avg(v) AS mean", "max(v) AS top", "stddev_samp(v) AS sd")
 #: Parquet with instants in microseconds, as Spark does not write it unless told to.
 US = "us.parquet"
+#: Whether frames that move with each row keep a tree of partials; Spark's default is to compute each anew.
+SEGMENT_TREES = "spark.sql.window.segmentTree.enabled"
 #: Later than every window of every workload.
 END_US = 1 << 52
 COLUMNS = ("k", "window_end", "n", "mean", "top", "sd")
@@ -106,6 +109,15 @@ class SparkHopping(Frame):
         return rows.select("k", F.unix_micros("window.end").alias("window_end"), *COLUMNS[2:])
 
 
+class SparkStages(Frame):
+    """Slices, and frames over every slice of a key, by segment trees where Spark takes them."""
+
+    def rows(self) -> DataFrame:
+        self._spark.conf.set(SEGMENT_TREES, "true")
+        self.events.createOrReplaceTempView("events")
+        return self._spark.sql(hopping("spark", "events", self._task))
+
+
 class Streaming:
     """Structured Streaming, AvailableNow, state in RocksDB, from an empty checkpoint to the last window."""
 
@@ -153,7 +165,9 @@ class WindowmillTuples(Frame):
 
 
 class SparkTuples(Frame):
-    """A window frame of rows."""
+    """A window frame of rows, each computed anew."""
+
+    trees = "false"
 
     def rows(self) -> DataFrame:
         return self.events.select("k", *self._aggregates())
@@ -163,14 +177,23 @@ class SparkTuples(Frame):
         self.events.select("k", trigger, *self._aggregates()).write.mode("overwrite").parquet(path)
 
     def _aggregates(self) -> list[Column]:
+        self._spark.conf.set(SEGMENT_TREES, self.trees)
         frame = Window.partitionBy("k").orderBy("ts").rowsBetween(1 - self._task["count"], Window.currentRow)
         return [F.max("v").over(frame).alias("top"), F.stddev_samp("v").over(frame).alias("sd")]
+
+
+class SparkTrees(SparkTuples):
+    """A window frame of rows, by segment trees."""
+
+    trees = "true"
 
 
 WAYS = {
     "windowmill hopping": WindowmillHopping,
     "spark hopping": SparkHopping,
+    "spark stages": SparkStages,
     "structured streaming hopping": Streaming,
     "windowmill tuples": WindowmillTuples,
     "spark tuples": SparkTuples,
+    "spark tuples by trees": SparkTrees,
 }

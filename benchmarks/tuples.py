@@ -1,6 +1,6 @@
 """Windows over a key's last 1,024 tuples, every tuple triggering: ``python -m benchmarks.tuples``.
 
-Max and standard deviation, against Spark's ``rowsBetween`` and DuckDB's window frames.
+Max and standard deviation, against Spark's ``rowsBetween`` with and without segment trees, and window frames of DuckDB and DataFusion.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from benchmarks.measurement import Figure, Measurement
 from benchmarks.race import Entry, Race
 from benchmarks.rows import compare
 
-OURS, SPARK = "windowmill", "Spark rowsBetween"
+OURS, SPARK, TREES = "windowmill", "Spark rowsBetween", "Spark rowsBetween by segment trees"
 #: Label -> engine, way.
 WAYS = {
     OURS: ("benchmarks.spark_ways", "windowmill tuples"),
+    TREES: ("benchmarks.spark_ways", "spark tuples by trees"),
     SPARK: ("benchmarks.spark_ways", "spark tuples"),
     "DuckDB window frames": ("benchmarks.peer_ways", "duckdb tuples"),
+    "DataFusion window frames": ("benchmarks.peer_ways", "datafusion tuples"),
 }
 
 
