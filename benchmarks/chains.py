@@ -97,6 +97,7 @@ def _pipeline(folder: Path, name: str, source: str, keys: list[str], size: str, 
         "aggregates": aggregates,
         "emit": "revise",
         "sink": {"path": str(folder / name)},
+        "compute": "auto",
     }
     file = folder / f"{name}.json"
     file.write_text(json.dumps(spec))
