@@ -96,8 +96,10 @@ class Rule:
     def __init__(self, spec: dict[str, Any]) -> None:
         self.spec, self.seen = spec, -(10**9)
         self.applied: list[tuple[Any, int, int]] = []
-        #: Of the rows of the last commit, those that came too late for all windows, and whose copy was forgotten: a snapshot has both.
+        #: Of the rows of the last commit, those that came too late for all windows behind a copy that is forgotten, or came too late, too:
+        #: a snapshot has both.
         self.forgotten: list[bool] = []
+        self.came: set[Any] = set()
         time, windows = spec["time"], spec["windows"]
         longest = max((window.get("size", window.get("gap", 0)) for window in windows), default=0)
         self.written = spec["dedup"].get("within")
@@ -124,7 +126,8 @@ class Rule:
                 for other, at, commit in self.applied
             )
             is_late = self.on_grids and all(closes(window, row["t"]) <= watermark - time["lateness"] for window in self.spec["windows"])
-            self.forgotten[place] = is_late and not found[place] and any(own == other for other, *_ in self.applied)
+            self.forgotten[place] = is_late and not found[place] and own in self.came
+            self.came.add(own)
             if not found[place] and not is_late:
                 self.applied.append((own, row["t"], self.commit))
         self.seen = max([self.seen, *(rows[place]["t"] for place in usable)])
