@@ -16,7 +16,7 @@ from benchmarks.race import Entry, Race, ratios
 from benchmarks.rows import compare
 from benchmarks.spark_files import DELTA, PARQUET, landed
 
-OURS, SPARK, US = "windowmill", "Spark window()", "us.parquet"
+OURS, STAGES, SPARK, US = "windowmill", "Spark in two stages", "Spark window()", "us.parquet"
 #: How the events are stored -> what the report says of it.
 FORMS = {
     PARQUET: "in Parquet as Spark writes it (INT96; Flink: milliseconds)",
@@ -26,7 +26,7 @@ FORMS = {
 #: Label -> engine, way, whether its standard deviation is the textbook's, and what is to be reached: at least, at most.
 WAYS = {
     OURS: ("benchmarks.spark_ways", "windowmill hopping", False, None, None),
-    "Spark in two stages": ("benchmarks.spark_ways", "spark stages", True, 5, None),
+    STAGES: ("benchmarks.spark_ways", "spark stages", True, 5, None),
     SPARK: ("benchmarks.spark_ways", "spark hopping", False, 35, None),
     "Structured Streaming": ("benchmarks.spark_ways", "structured streaming hopping", False, None, None),
     "Flink streaming": ("benchmarks.flink_ways", "flink streaming", True, 10, None),

@@ -22,14 +22,14 @@ from benchmarks.rows import compare
 
 @pytest.mark.spark
 def test_windowmill_gives_the_rows_of_sparks_own_windows(tmp_path):
-    ways = ["--ways", hopping.OURS, hopping.SPARK, "--repetitions", "1"]
+    ways = ["--ways", hopping.OURS, hopping.STAGES, hopping.SPARK, "--repetitions", "1"]
     sizes = ["--rows", "5000", "--keys", "20", "--minutes", "120", "--size", "10", "--warm", "1"]
     places = ["--folder", str(tmp_path), "--results", str(tmp_path / "results.jsonl")]
     measured = hopping.main([*ways, *sizes, *places])
-    assert [len(result["seconds"]) for result in measured.results] == [1, 1]
+    assert [len(result["seconds"]) for result in measured.results] == [1, 1, 1]
     assert [note for note in measured.notes if "same rows" in note] == measured.notes != []
     [record] = map(json.loads, (tmp_path / "results.jsonl").read_text().splitlines())
-    assert record["figures"][0]["name"] == "Spark window / windowmill"
+    assert [each["name"] for each in record["figures"]] == ["Spark in two stages / windowmill", "Spark window() / windowmill"]
 
 
 def test_runs_over_positions_restore_few_rows(tmp_path, monkeypatch):
