@@ -35,7 +35,7 @@ from windowmill.checkpoints.stores import remedy
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.columnar.hashes import buckets_of, row_checksums
-from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_values, first_rows
+from windowmill.windowing.columnar.rows import are_among, codes_of, first_rows, grouped
 from windowmill.windowing.errors import SinkError, SinkRefusedError, first_line
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.spec import Pipeline
@@ -410,13 +410,6 @@ def gathered(parts: Iterable[pa.Table], n_rows: int) -> Iterator[pa.Table]:
             waiting = []
     if sum(map(len, waiting)):
         yield pa.concat_tables(waiting)
-
-
-def grouped(groups: Ints, values: Ints) -> dict[int, Ints]:
-    """The ``values`` of each of the ``groups``, in ascending order of these; O(n log n)."""
-    order, names = np.argsort(groups, kind="stable"), distinct_values(groups)
-    parts = np.split(values[order], np.searchsorted(groups[order], names[1:]))
-    return dict(zip(names.tolist(), parts, strict=False))
 
 
 def shares(n_rows: int, view: CurrentView) -> Iterator[Callable[[pa.Table], pa.Table]]:

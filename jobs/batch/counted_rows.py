@@ -35,7 +35,7 @@ from windowmill.jobs.spark.session import start_spark
 from windowmill.windowing.axis import AXIS_BEGIN
 from windowmill.windowing.columnar.added_columns import FILE, ID_HIGH, NUMBER_OF, ROW, TIME, UNREAD
 from windowmill.windowing.columnar.duplicates import ENTRIES, half_of_ids, has_each
-from windowmill.windowing.columnar.rows import are_among, without
+from windowmill.windowing.columnar.rows import are_among, grouped, without
 from windowmill.windowing.errors import SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import LatenessRule
@@ -291,9 +291,9 @@ class Copies:
         found = work.found(every)
         rows = pa.concat_tables(known).append_column(ID_HIGH, every.column(ID_HIGH))
         copies = rows.filter(pc.is_in(every.column(NUMBER_OF), pa.array(found.numbers, pa.int64())))
-        places = pa.concat_tables([copies.select([FILE, ROW]), *left]).sort_by([(FILE, "ascending"), (ROW, "ascending")])
-        bounds = np.searchsorted(places.column(FILE).to_numpy(), np.arange(1, len(files)))
-        numbers = dict(zip(files, np.split(places.column(ROW).to_numpy(), bounds), strict=True))
+        places = pa.concat_tables([copies.select([FILE, ROW]), *left]).sort_by(ROW)
+        of_files = grouped(places.column(FILE).to_numpy(), places.column(ROW).to_numpy())
+        numbers = {path: of_files[number] for path, number in files.items() if number in of_files}
         rows = rows.drop_columns([FILE, ROW])
         distinct = rows.group_by(rows.column_names, use_threads=False).aggregate([])
         counts = distinct.column(ID_HIGH).value_counts()

@@ -45,7 +45,6 @@ from windowmill.checkpoints.current import (
     CurrentView,
     SinkFiles,
     gathered,
-    grouped,
     numbers_of,
     shares,
 )
@@ -62,7 +61,7 @@ from windowmill.jobs.sources.delta_log import CORRECTION, DeltaSource, read_sour
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.columnar.added_columns import RETRACTED
 from windowmill.windowing.columnar.hashes import row_checksums
-from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_values
+from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_values, grouped
 from windowmill.windowing.errors import (
     FencedError,
     LedgerBehindError,

@@ -14,7 +14,7 @@ MIXED_BATCHES = "tests/jobs/test_mixed_batches.py::test_"
 EMPTY_BATCHES = "tests/jobs/test_empty_batches.py::test_"
 INTERVAL_BATCHES = "tests/jobs/test_interval_batches.py::test_"
 DUPLICATES = "tests/windowing/test_duplicates.py::test_"
-DEDUP = "tests/jobs/test_dedup.py::test_"
+DEDUP = "tests/jobs/test_dedup_cases.py::test_"
 
 #: Name, function and edit of each mutant, by the tests of which one has to fail.
 MUTANTS = {

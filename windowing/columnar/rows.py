@@ -101,6 +101,13 @@ def distinct_values(values: np.ndarray) -> np.ndarray:
     return np.unique(values, return_counts=True)[0]
 
 
+def grouped(groups: Ints, values: Ints) -> dict[int, Ints]:
+    """The ``values`` of each of the ``groups``, in ascending order of these; O(n log n)."""
+    order, names = np.argsort(groups, kind="stable"), distinct_values(groups)
+    parts = np.split(values[order], np.searchsorted(groups[order], names[1:]))
+    return dict(zip(names.tolist(), parts, strict=False))
+
+
 def _column_of(tables: Sequence[pa.Table], name: str) -> pa.ChunkedArray:
     return pa.chunked_array([chunk for table in tables for chunk in table.column(name).chunks], tables[0].column(name).type)
 
