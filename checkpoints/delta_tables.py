@@ -108,6 +108,7 @@ class KeptTable:
         self._path = path
         self._files: pa_fs.FileSystem | None = None
         self._table: DeltaTable | None = None
+        self._earlier: DeltaTable | None = None
         #: Marks of the log when the table was opened or updated: its version's entry, and the pointer to the last Delta log checkpoint.
         self._seen: list[Mark | None] = []
 
@@ -120,13 +121,21 @@ class KeptTable:
         """
         later, *seen = [None] * 3 if self._table is None else self._marks(self._table.version())
         if self._table is None or seen[0] is None or seen != self._seen:
-            self._table = table_at(self._path)
+            self._table, self._earlier = table_at(self._path), None
         elif later is not None:
             self._table.update_incremental()
         else:
             return self._table
         _, *self._seen = self._marks(self._table.version())
         return self._table
+
+    def at(self, version: int) -> DeltaTable:
+        """The table at ``version``; the same object as before if the last call was for the same one."""
+        if (newest := self.newest()).version() == version:
+            return newest
+        if self._earlier is None or self._earlier.version() != version:
+            self._earlier = table_at(self._path, version)
+        return self._earlier
 
     def _marks(self, version: int) -> list[Mark | None]:
         """Marks of the log entries of ``version + 1`` and ``version`` and of the last checkpoint; none for what does not exist."""
@@ -158,8 +167,17 @@ def newest(path: str) -> DeltaTable:
     Within :func:`tables_kept` all callers share one object, and a later call updates it. A caller that needs a fixed version keeps its
     own :class:`KeptTable`.
     """
+    return _kept(path).newest()
+
+
+def at_version(path: str, version: int) -> DeltaTable:
+    """The Delta table at ``path`` at ``version``, to be read at once: within :func:`tables_kept` a later call may update it."""
+    return _kept(path).at(version) if _KEPT.get() is not None else table_at(path, version)
+
+
+def _kept(path: str) -> KeptTable:
     kept = _KEPT.get()
-    return KeptTable(path).newest() if kept is None else kept.setdefault(path, KeptTable(path)).newest()
+    return KeptTable(path) if kept is None else kept.setdefault(path, KeptTable(path))
 
 
 def existing(path: str) -> DeltaTable | None:

@@ -15,10 +15,10 @@ Files of compacted rows over positions are large; :mod:`windowmill.checkpoints.s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.batches import Changes
-from windowmill.checkpoints.data_files import DataFile, FileWriter
+from windowmill.checkpoints.data_files import FileWriter
 from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.state.reading import (
     EVERYTHING,
@@ -37,7 +37,7 @@ from windowmill.checkpoints.state.reading import (
     rows_before,
     rows_of_spans,
 )
-from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.checkpoints.stores import is_table
 from windowmill.windowing.columnar.added_columns import (
     ARRIVAL,
     BATCH,
@@ -59,8 +59,9 @@ from windowmill.windowing.columnar.added_columns import (
 )
 from windowmill.windowing.columnar.keyed import KEY_ENTRY
 from windowmill.windowing.columnar.known_spans import span_columns
-from windowmill.windowing.columnar.rows import are_among, codes_of
+from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.errors import SpecError
+from windowmill.windowing.kernels.combine import Bools
 from windowmill.windowing.kernels.layout import Layout
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import AFTER, COMMIT_SHIFT
@@ -115,7 +116,7 @@ def slice_schema(
 
 def has_nodes(path: str) -> bool:
     """Whether the state table at ``path`` has the column of nodes; batches that do not replace the whole state do not add it."""
-    return LEVEL in table_at(path).schema().to_arrow().names
+    return LEVEL in newest(path).schema().to_arrow().names
 
 
 def own_entries(*, with_positions: bool) -> Where:
@@ -144,7 +145,7 @@ def of_keys(log: pa.Table, touched: pa.Table, keys: Sequence[str], watermark: in
 
 def is_log(path: str) -> bool:
     """Whether the state table at ``path`` is a log of live rows and nothing else."""
-    names = table_at(path).schema().to_arrow().names
+    names = newest(path).schema().to_arrow().names
     return KIND in names and not {SEQUENCE, SLICE, GAP} & set(names)
 
 
@@ -195,15 +196,21 @@ def own_rows(layout: StateLayout, layouts: Collection[StateLayout], spans: Seque
     return own[layout]
 
 
-def replacing(path: str, built: Changes | None, kept: tuple[DataFile, ...] = ()) -> Changes | None:
-    """The changes that replace the rows of the state at ``path`` by those that a batch has ``built`` and those that :func:`keep` copied."""
+def replacing(path: str, built: Changes | None, taken: Changes | None = None) -> Changes | None:
+    """The changes that replace rows of the state at ``path`` by those that a batch has ``built``; null for none.
+
+    ``taken``: the changes that take these rows out, as of :func:`taken_out`; null for all rows.
+    """
     if not is_table(path):
         return built
     table = newest(path)
-    removes = tuple(str(file["path"]) for file in files_of(table))
+    if taken is None:
+        taken = Changes(removes=tuple(str(file["path"]) for file in files_of(table)))
+    elif built is None and not taken.removes:
+        return None
     if built is None:
         built = Changes.of(pa.schema(table.schema().to_arrow()))
-    return replace(built, kept=kept, removes=removes)
+    return replace(built, kept=taken.kept, removes=taken.removes)
 
 
 def rows_numbered(path: str, commit: int) -> int:
@@ -219,20 +226,25 @@ def rows_numbered(path: str, commit: int) -> int:
     return max((int(own.max()) + 1 - first for each in numbers if len(own := each[each >> COMMIT_SHIFT == commit])), default=0)
 
 
-def keep(path: str, touched: pa.Table, *, batch: int, attempt: str) -> tuple[DataFile, ...]:
-    """Copy the rows of the state at ``path`` whose keys are not ``touched`` to files of their own; returns these.
+def taken_out(
+    path: str, may_hold: Callable[[Mapping[str, Any]], bool], chosen: Callable[[pa.Table], Bools], *, batch: int, attempt: str
+) -> Changes:
+    """Take rows out of the state at ``path``: rewrites the files that have any.
 
-    ``touched`` has only the key columns, in their order in the state, under any names. Without key columns nothing is kept.
+    - ``may_hold``: whether a file may have such rows.
+    - ``chosen``: mask of these rows.
     """
-    if not is_table(path) or not touched.num_columns:
-        return ()
+    if not is_table(path):
+        return Changes()
+    removes = list[str]()
     with reporting_damage(path):
         table = newest(path)
         schema = pa.schema(table.schema().to_arrow())
-        keys = schema.names[: touched.num_columns]
-        own = touched.rename_columns(keys).cast(pa.schema([schema.field(name) for name in keys]))
         with FileWriter(path, schema, batch=batch, attempt=attempt, task=0, order=order_of(schema.names)) as writer:
-            for file in files_of(table):
+            for file in filter(may_hold, files_of(table)):
                 rows = read_file(table.table_uri, file, schema, schema.names)
-                writer.write(rows.filter(pa.array(~are_among(rows, own, keys))))
-    return writer.close()
+                goes = chosen(rows)
+                if goes.any():
+                    removes.append(str(file["path"]))
+                    writer.write(rows.filter(pa.array(~goes)))
+    return Changes(kept=writer.close(), removes=tuple(removes))

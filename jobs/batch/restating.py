@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import compress
-from typing import Never
+from typing import Any, Never
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +22,12 @@ import pyarrow.fs as pa_fs
 
 from windowmill.checkpoints.batches import Changes, Outcome, RestatePlan, effective_batches, state_plans
 from windowmill.checkpoints.data_files import DataFile, FileWriter, read_files, remove, write_files
-from windowmill.checkpoints.delta_tables import files_of
+from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.quoting import sql_text
 from windowmill.checkpoints.seen import SeenTable
-from windowmill.checkpoints.state.tables import keep, replacing, rows_numbered
+from windowmill.checkpoints.state.tables import replacing, rows_numbered, taken_out
 from windowmill.checkpoints.stores import filesystem_of, is_local, is_table, table_at
 from windowmill.jobs import json_lines
 from windowmill.jobs.batch.corrections import Corrections, corrections
@@ -48,13 +48,16 @@ from windowmill.jobs.sources.table_rows import Side, TableRows, WrittenRows, app
 from windowmill.jobs.sources.unusable_rows import NO_MATCH, TOO_LATE, EventTimes, with_texts
 from windowmill.windowing.axis import AXIS_BEGIN, AXIS_END
 from windowmill.windowing.bounds import PRINTABLE
-from windowmill.windowing.columnar.added_columns import ID_HIGH, REASON, RETRACTED, ROW, TIME, UNREAD
+from windowmill.windowing.columnar.added_columns import ID_HIGH, REASON, RETRACTED, ROW, SLICE, TIME, UNREAD
 from windowmill.windowing.columnar.rows import are_among, codes_of, distinct_values
 from windowmill.windowing.counts import WindowRows
 from windowmill.windowing.errors import OutOfTurnError, SourceRangeGoneError, UnsupportedError
 from windowmill.windowing.fields import Time
-from windowmill.windowing.grids import greatest_reach
+from windowmill.windowing.grids import Nodes, greatest_reach
+from windowmill.windowing.kernels.combine import Bools, Ints
+from windowmill.windowing.kernels.lift import int64_of
 from windowmill.windowing.layouts import divide
+from windowmill.windowing.slicing.edges import Edges
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import LatenessRule
 
@@ -130,21 +133,28 @@ def _takes_place(pipeline: Pipeline, new: pa.Table, gone: pa.Table, watermark: i
 
 @dataclass(frozen=True)
 class Scope:
-    """What a restatement recomputes."""
+    """What a restatement recomputes from the source: everything, all rows of some keys, or only those near touched rows of these keys.
+
+    A touched row changes only windows that hold it. On grids all slices of these windows begin less than the length of the longest window
+    before or after the slice of the row. They are recomputed, and others stay in the state as they are.
+    """
 
     touched: pa.Table | None  #: Keys and event times of the rows whose windows are recomputed; null for all keys and windows.
     #: ``begin``, ``end``: event times [begin, end) that are read; null for no bound.
     begin: int | None = None
     end: int | None = None
-    rebuilds: bool = True  #: Whether the state of these keys is rebuilt; else it holds no parts of touched windows.
+    rebuilds: bool = True  #: Whether the state in the scope is rebuilt; else it holds no parts of touched windows.
+    edges: Edges | None = None  #: Where slices begin, if only slices near touched rows are recomputed; else null.
+    longest: int = 0  #: With ``edges``, the length of the longest window.
 
     @classmethod
     def of(
         cls, pipeline: Pipeline, plan: RestatePlan, types: Mapping[str, pa.DataType], touched: pa.Table | None, *, ignored: bool
     ) -> Scope:
-        """The scope of ``plan``; if all windows are on grids, only times near ``touched`` rows, or in the plan's range, are read.
+        """The scope of ``plan``.
 
-        ``ignored`` says whether batches have ignored changes that the plan does not name: then the state is rebuilt to include these.
+        ``ignored`` says whether batches have ignored changes that the plan does not name: then the state of whole keys is rebuilt to
+        include these.
         """
         if touched is not None and not touched.num_rows:
             return cls(touched, rebuilds=False)
@@ -157,28 +167,56 @@ class Scope:
             or slices.grids.intervals
         ):
             return cls(touched)
-        longest = max(grid.longest for grid in slices.grids.grids)
-        begin, end = (None if plan.range_from is None else plan.range_from - longest), plan.range_to
-        if touched is not None:
-            times = pc.min_max(touched.column(TIME)).as_py()
-            begin, end = times["min"] - longest, times["max"] + longest + 1
+        grids, edges = slices.grids.grids, slices.grids.edges
+        longest = max(grid.longest for grid in grids)
         kept = None if plan.emitted is None else slices.grids.first_slice_after(plan.emitted)
-        last = end if touched is None or end is None else end - longest
-        if kept is not None and last is not None and last <= kept and not ignored:
-            return cls(touched, begin, end, rebuilds=False)
-        return cls(touched, begin if begin is None or kept is None else min(begin, kept))
+        if touched is None:
+            begin, end = (None if plan.range_from is None else plan.range_from - longest), plan.range_to
+            if kept is not None and end is not None and end <= kept and not ignored:
+                return cls(None, begin, end, rebuilds=False)
+            return cls(None, begin if begin is None or kept is None else min(begin, kept))
+        times = pc.min_max(touched.column(TIME)).as_py()
+        begin = int(edges.slice_starts(np.array([times["min"]], np.int64))[0]) - longest
+        rebuilds = kept is None or times["max"] >= kept or ignored
+        # Nodes over slices are of whole keys.
+        if rebuilds and (ignored or Nodes.of(grids) is not None):
+            return cls(touched, begin if kept is None else min(begin, kept))
+        # An end of windows, so that each slice is read as a whole.
+        end = min(int(grid.first_end_after(times["max"] + longest)) for grid in grids)
+        return cls(touched, begin, end, rebuilds, edges, longest)
 
     def files(self, source: SourceTable, time: Time) -> Callable[[AddedFile], bool]:
-        """A predicate: whether a file of ``source`` may hold rows in the scope's range of times, according to statistics."""
+        """A predicate: whether a file of ``source`` may hold rows in the scope, according to statistics of their times."""
 
         def may_hold(file: AddedFile) -> bool:
             [found] = spans(source, [file], time.column, time.tick_us)
-            return found is None or ((self.end is None or found[0] < self.end) and (self.begin is None or found[2] >= self.begin))
+            return found is None or self._may_hold(found[0], found[2])
 
         return may_hold
 
-    def within(self, rows: pa.Table, time: Time) -> pa.Table:
-        """Those of ``rows`` in the scope's range of times, or all if their type does not allow the comparison; the batch decides."""
+    def _may_hold(self, first: int, last: int) -> bool:
+        """Whether rows or slices with times from ``first`` through ``last`` may be in the scope."""
+        if (self.end is not None and first >= self.end) or (self.begin is not None and last < self.begin):
+            return False
+        if self.edges is None:
+            return True
+        assert self.touched is not None
+        starts = self.edges.slice_starts(self.touched.column(TIME).to_numpy())
+        low = self.edges.slice_starts(np.array([first], np.int64)) - self.longest
+        return bool(((starts > low) & (starts < last + self.longest)).any())
+
+    def of_source(self, rows: pa.Table, pipeline: Pipeline) -> pa.Table:
+        """Those of the source's ``rows`` that are in the scope, or more if their times are not comparable; the batch decides."""
+        rows = self._within(rows, pipeline.time)
+        if self.edges is None or self.touched is None:
+            return self.of_keys(rows, pipeline.keys)
+        times = EventTimes(pipeline, None).of(rows).column(TIME)
+        rows, times = rows.filter(pc.is_valid(times)), times.drop_null()
+        starts = self.edges.slice_starts(int64_of(times.combine_chunks()))
+        return rows.filter(pa.array(self._near(rows, starts, self.touched, pipeline.keys)))
+
+    def _within(self, rows: pa.Table, time: Time) -> pa.Table:
+        """Those of ``rows`` in the scope's range of times, or all if their type does not allow the comparison."""
         kind = rows.schema.field(time.column).type
         bounds = [(pc.greater_equal, self.begin), (pc.less, self.end)]
         if not pa.types.is_integer(kind) and kind != pa.timestamp("us", "UTC"):
@@ -187,6 +225,27 @@ class Scope:
             # A whole number of ticks is at or after a bound if it is at or after the bound rounded up to ticks.
             rows = rows if at is None else rows.filter(holds(rows.column(time.column).cast(pa.int64()), -(-at // time.tick_us)))
         return rows
+
+    def _near(self, rows: pa.Table, starts: Ints, touched: pa.Table, keys: tuple[str, ...]) -> Bools:
+        """Mask of the ``rows`` whose slices, with these ``starts``, are near one that a ``touched`` row of their key lies in."""
+        assert self.edges is not None
+        held = self.edges.slice_starts(touched.column(TIME).to_numpy())
+        return _with_one_within(rows, starts - self.longest + 1, starts + self.longest, touched, held, keys)
+
+    def of_state(self, rows: pa.Table, keys: tuple[str, ...]) -> Bools:
+        """Mask of the ``rows`` of the state that are in the scope; their first columns are the ``keys``, under any names."""
+        if self.touched is None or not (keys or self.edges):
+            return np.ones(len(rows), np.bool_)
+        own = rows.select(range(len(keys))).rename_columns(list(keys))
+        touched = self.touched.select([*keys, TIME]).cast(own.schema.append(pa.field(TIME, pa.int64())))
+        if self.edges is None:
+            return are_among(own, touched.select(keys), keys)
+        return self._near(own, self.edges.slice_starts(int64_of(rows.column(SLICE).combine_chunks())), touched, keys)
+
+    def of_state_file(self, file: Mapping[str, Any]) -> bool:
+        """Whether a ``file`` of the state may hold rows in the scope, according to statistics of its slices."""
+        first, last = file.get(f"min.{SLICE}"), file.get(f"max.{SLICE}")
+        return self.edges is None or first is None or last is None or self._may_hold(first, last)
 
     def of_keys(self, rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:
         """Those of ``rows`` whose keys are touched."""
@@ -542,7 +601,7 @@ class Restatement:
 
     def write_rows(self) -> tuple[DeltaSource, Reading]:
         """Write the rows that the batch reads to files of their own; returns a source of these files, and a reading of all of them."""
-        plan, rows, scope, time = self.plan, self.rows, self.scope, self._pipeline.time
+        plan, rows, scope = self.plan, self.rows, self.scope
         place, source = self.runnable.places.restated, rows.source
         if self.copies is None:
             staying = _staying(self.runnable, rows, plan, self.delivered_again, self.taken)
@@ -553,8 +612,8 @@ class Restatement:
         schema = pa.schema([(stored[name], kind) for name, kind in [*rows.types.items(), *unread.items()]])
         with FileWriter(place, schema, batch=plan.batch, attempt=plan.attempt, task=0) as writer:
             if scope.touched is None or scope.touched.num_rows:
-                for file, part in rows.at(read_as_of(plan), rows.used, rows.others, chosen=scope.files(source, time)):
-                    left = scope.of_keys(scope.within(part, time), self._pipeline.keys)
+                for file, part in rows.at(read_as_of(plan), rows.used, rows.others, chosen=scope.files(source, self._pipeline.time)):
+                    left = scope.of_source(part, self._pipeline)
                     left = staying.split(file, left)[0] if self.copies is None else self.copies.left(file.path, left)
                     if unread and UNREAD not in left.column_names:  # of a folder, read by Spark
                         left = left.append_column(UNREAD, pa.nulls(len(left), pa.string()))
@@ -584,10 +643,7 @@ class Restatement:
         remove(self.runnable.sink_path, changes.pop("sink", Changes()).adds)
         differs = bool(len(found.changed) or len(found.retracted))
         if self.scope.rebuilds and (differs or not self.state_is_current):
-            kept: tuple[DataFile, ...] = ()  # the stored state of keys that are not touched
-            if self.scope.touched is not None:
-                kept = keep(place, self.scope.keys(self._pipeline.keys), batch=self.plan.batch, attempt=self.plan.attempt)
-            replaced = replacing(place, built, kept)
+            replaced = self._replacing_state(built)
             changes |= {} if replaced is None else {"state": replaced}
         elif built is not None:
             remove(place, built.files)
@@ -606,6 +662,14 @@ class Restatement:
         restated = Restated(self._n_keys, len(found.changed) + len(found.retracted), len(found.retracted))
         emission = replace(computed.emission, seen=self._seen(computed))
         return replace(computed, emission=emission, changes=changes, counts=replace(computed.counts, windows=_windows(found))), restated
+
+    def _replacing_state(self, built: Changes | None) -> Changes | None:
+        """Changes that replace the state in the scope by the one that the batch has ``built``; null for none."""
+        place, scope, keys = self.runnable.places.state, self.scope, self._pipeline.keys
+        if scope.touched is None:
+            return replacing(place, built)
+        of_state = partial(scope.of_state, keys=keys)
+        return replacing(place, built, taken_out(place, scope.of_state_file, of_state, batch=self.plan.batch, attempt=self.plan.attempt))
 
     def _seen(self, computed: ComputedBatch) -> int | None:
         """The greatest event time of the batch and of the rows that the plan's versions inserted."""
@@ -642,7 +706,7 @@ class Restatement:
         types = {field.name: field.type for field in schema}
         parts = [schema.empty_table()]
         if is_table(self.runnable.sink_path):
-            table = table_at(self.runnable.sink_path)
+            table = newest(self.runnable.sink_path)
             there = {name: name for name in pa.schema(table.schema().to_arrow()).names}
             parts += (self.scope.of_keys(rows, self._pipeline.keys) for rows in queried(table, types, self._shown_where(), there))
         shown = pa.concat_tables(parts)
@@ -655,7 +719,9 @@ class Restatement:
         end = ends_in_sql(timed=not self._pipeline.time.integer_axis)
         # Rows of windows that the spec has dropped stay.
         named = f"window IN ({', '.join(sql_text(window.name) for window in self._pipeline.windows)})"
-        bounds: list[tuple[str, int | None]] = [] if self.scope.rebuilds else [(">", self.scope.begin)]
+        scope = self.scope
+        bounds: list[tuple[str, int | None]] = [(">", scope.begin)] if scope.edges is not None or not scope.rebuilds else []
+        bounds += [("<=", scope.end)] if scope.edges is not None else []
         # Other windows are identified by trigger or start alone: their row in the sink may end outside the range.
         if all(window.on_grid for window in self._pipeline.windows):
             bounds += [("<=", self.plan.range_to), (">", self.plan.range_from)]
@@ -673,7 +739,9 @@ class Restatement:
             # A window on a grid has a row only if it holds an event, unless it fills gaps.
             grids = [window.name for window in self._pipeline.windows if window.on_grid and not window.fills_gaps]
             of_grid = pc.is_in(rows.column("window"), pa.array(grids, pa.string())).to_numpy()
-            chosen &= ~of_grid | _holding(rows, touched, self._pipeline.keys)
+            begins, ends = (pc.fill_null(rows.column(name).cast(pa.int64()), 0).to_numpy() for name in ("window_start", "window_end"))
+            holds = _with_one_within(rows, begins, ends, touched, touched.column(TIME).to_numpy(), self._pipeline.keys)
+            chosen &= ~of_grid | holds
         return rows.filter(pa.array(chosen))
 
     def _written(self, rows: pa.Table) -> tuple[DataFile, ...]:
@@ -695,18 +763,16 @@ def _uncounted(source: SourceTable, ledger: Ledger, through: int) -> list[int] |
         return None
 
 
-def _holding(rows: pa.Table, touched: pa.Table, keys: tuple[str, ...]) -> np.ndarray:
-    """Mask of the result ``rows`` whose windows hold one of the ``touched`` rows of their key; O(n log n)."""
-    codes, _ = (
-        codes_of([touched.select(list(keys)), rows.select(list(keys))], list(keys))
-        if keys
-        else (np.zeros(len(touched) + len(rows), np.int64), 1)
-    )
-    times, n = touched.column(TIME).to_numpy(), len(touched)
-    points = distinct_values(times)
-    held = np.sort(codes[:n] * (len(points) + 1) + np.searchsorted(points, times))
-    bounds = [pc.fill_null(rows.column(name).cast(pa.int64()), 0).to_numpy() for name in ("window_start", "window_end")]
-    first, last = (np.searchsorted(held, codes[n:] * (len(points) + 1) + np.searchsorted(points, bound)) for bound in bounds)
+def _with_one_within(rows: pa.Table, begins: Ints, ends: Ints, touched: pa.Table, instants: Ints, keys: tuple[str, ...]) -> Bools:
+    """Mask of the ``rows`` for which a ``touched`` row of their key has its instant in [begin, end); O(n log n).
+
+    ``begins``, ``ends``: shape (n_rows,). ``instants``: shape (n_touched,).
+    """
+    names, n = list(keys), len(instants)
+    codes = codes_of([touched.select(names), rows.select(names)], names)[0] if keys else np.zeros(n + len(begins), np.int64)
+    points = distinct_values(instants)
+    held = np.sort(codes[:n] * (len(points) + 1) + np.searchsorted(points, instants))
+    first, last = (np.searchsorted(held, codes[n:] * (len(points) + 1) + np.searchsorted(points, at)) for at in (begins, ends))
     return np.asarray(first < last, np.bool_)
 
 

@@ -23,6 +23,7 @@ from windowmill.checkpoints.delta_tables import (
     CUT_OFF_US,
     Features,
     actions_of,
+    at_version,
     catalog_managed,
     check_readable_features,
     entry_name,
@@ -210,7 +211,7 @@ class DeltaSource(SourceTable):
 
     def snapshot(self, version: int) -> list[AddedFile]:
         try:
-            added = pa.table(table_at(self.path, version).get_add_actions(flatten=False))
+            added = pa.table(at_version(self.path, version).get_add_actions(flatten=False))
         except (DeltaError, OSError) as err:
             if is_unavailable(err):
                 raise _unavailable(self.path, f"version {version}", err) from err

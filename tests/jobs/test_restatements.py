@@ -13,8 +13,10 @@ from deltalake import DeltaTable
 from tests.latest import latest, without_revision
 from tests.matrices import crossed
 from tests.spark.harness import BASE, MINUTE, SCHEMA, Bench, cut, differences, events, expected, in_order, quiet
+from windowmill.checkpoints.delta_tables import files_of
 from windowmill.checkpoints.failpoints import FAILPOINTS, InjectedError, arm, disarm
 from windowmill.checkpoints.ledger import Ledger
+from windowmill.checkpoints.places import Places
 from windowmill.jobs.batch import loop
 from windowmill.windowing.errors import NonAppendCommitError, OutOfTurnError, SourceError, SourceRangeGoneError
 
@@ -122,6 +124,58 @@ def test_an_update_that_changes_no_value_leaves_the_state(tmp_path, kind, keys):
     bench.update("i > 0", i="i")
     assert bench.run()[0].restated.windows == 0
     bench.run_in_parts(parts[2:])
+    bench.check()
+
+
+def on_grids(*windows: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"name": f"w{number}", "type": "hopping"} | window for number, window in enumerate(windows)]
+
+
+GRIDS: dict[str, list[dict[str, Any]]] = {
+    "with gaps": on_grids({"size": "5 minutes", "hop": "17 minutes"}),
+    "of several edges": on_grids(
+        {"size": "7 minutes", "hop": "7 minutes"}, {"size": "1 hour", "hop": "20 minutes", "origin": "2024-03-01T00:03:00Z"}
+    ),
+    "of days": on_grids({"size": "1 day", "hop": "12 hours", "timezone": "Europe/Berlin"}, {"size": "15 minutes", "hop": "15 minutes"}),
+    "that grow": [{"name": "so_far", "type": "cumulative", "size": "1 hour", "step": "10 minutes"}],
+}
+
+
+@pytest.mark.parametrize(("kind", "emit"), crossed(GRIDS, ["final", "revise"]))
+@pytest.mark.parametrize("keys", [["k"], []])
+def test_corrections_far_apart_meet_every_window_that_holds_them(tmp_path, kind, emit, keys):
+    rows = events(7, 400)
+    time = TIME | {"disorder": "2 hours", "lateness": "4 hours"}
+    bench = bench_of(tmp_path, "grids", windows=GRIDS[kind], emit=emit, keys=keys, time=time)
+    bench.run_in_parts(cut(rows[:250], 1, 3))
+    for first in (0, 120, 240):
+        bench.correct(first + 2)
+        bench.remove(first + 5, first + 6)
+        bench.update(f"id = 'e{first + 7:05d}' or id = 'e{first + 7:05d}x'", t="t + interval '29 minutes'", k="'a'")
+    bench.run()
+    bench.check()
+    bench.run_in_parts(cut(rows[250:], 1, 3))
+    bench.check()
+
+
+def test_a_correction_reads_rows_and_replaces_state_only_near_it(tmp_path):
+    bench = bench_of(tmp_path, "grids", **TUMBLING, keys=["k"], time=TIME | {"lateness": "2 days"})
+    rows = [row for row in events(1, 300) if row["t"] is not None]
+    bench.land(rows[:150]).run()
+    bench.land(rows[150:]).run()
+    kept = {file["path"] for file in files_of(DeltaTable(Places.of(bench.pipeline).state))}
+    chosen = next(row for row in rows[200:] if row["k"] == "a")
+    bench.correct(int(chosen["id"][1:6]))
+    [done] = bench.run()
+    slot = chosen["t"] // (10 * MINUTE)
+    near = [row for row in rows if row["k"] == "a" and row["t"] // (10 * MINUTE) == slot]
+    assert done.outcome.counts.rows_read == len(near)
+    state = DeltaTable(Places.of(bench.pipeline).state)
+    assert len(kept & {file["path"] for file in files_of(state)}) == 1  # that of the first rows
+    made = [row for row in state.to_pyarrow_table().to_pylist() if row["_batch"] == done.plan.batch]
+    assert [(row["k"], row["_slice"] // (10 * MINUTE)) for row in made] == [("a", slot)]
+    bench.land([rows[-1] | {"t": rows[-1]["t"] + 3 * 24 * 60 * MINUTE, "id": "e00900"}]).run()
+    assert len(bench.latest()) > 50
     bench.check()
 
 
