@@ -218,19 +218,21 @@ def renumbered(runnable: Runnable, ledger: Ledger, plan: Plan, schema: pa.Schema
     own = [*pipeline.keys, "window", "window_start", "window_end", "trigger", "revision"]
     types = {name: schema.field(name).type for name in own}
     new = pa.concat_tables([_empty(types), *(pa.Table.from_batches([rows]) for rows in read_files(runnable.sink_path, changes.files, own))])
-    ends = ends_in_sql(timed=not pipeline.time.integer_axis)
+    if not len(new):
+        return changes
+    span, ends = pc.min_max(int64_of(new.column("window_end").combine_chunks())).as_py(), ends_in_sql(timed=not pipeline.time.integer_axis)
+    # The number of a trigger alone identifies a window with policies.
+    same = "true" if any(window.follows_policies for window in pipeline.windows) else f"{ends} BETWEEN {span['min']} AND {span['max']}"
     wanted = []
     if has_revisions and RETRACTED in (field.name for field in table.schema().fields):
         # Triggers that were retracted may come again, and so may empty windows between the first and the last event of a key.
-        wanted.append(f"(revision > 0 AND {RETRACTED})")
+        wanted.append(f"(revision > 0 AND {RETRACTED} AND {same})")
     if revises:
         # Other windows that are closed never come back.
-        wanted.append("true" if plan.emitted is None else f"{ends} >= {plan.emitted}")
-    gaps = new.filter(pc.is_in(new.column("window"), pa.array(filling, pa.string())))
-    if len(gaps):
+        wanted.append(same if plan.emitted is None else f"({ends} >= {plan.emitted} AND {same})")
+    if filling:
         # When a key comes again, a run emits the empty windows since its last event; a backfill may have counted quarantined rows there.
-        span = pc.min_max(int64_of(gaps.column("window_end").combine_chunks())).as_py()
-        wanted.append(f"(window IN ({', '.join(map(sql_text, filling))}) AND {ends} BETWEEN {span['min']} AND {span['max']})")
+        wanted.append(f"(window IN ({', '.join(map(sql_text, filling))}) AND {same})")
     if not wanted:
         return changes
     shown = pa.concat_tables([_empty(types), *queried(table, types, " OR ".join(wanted), {name: name for name in types})])
