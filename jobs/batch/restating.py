@@ -41,7 +41,6 @@ from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource, first_time, spans, stored_as
 from windowmill.jobs.sources.folder import FolderSource
-from windowmill.jobs.sources.lookups import pinned, with_each_value
 from windowmill.jobs.sources.plain_files import Form, NotPlainError
 from windowmill.jobs.sources.plain_rows import PlainRows, local_conditions
 from windowmill.jobs.sources.table_rows import Side, TableRows, WrittenRows, appended_rows, changed_rows, ends_in_sql, queried
@@ -57,12 +56,15 @@ from windowmill.windowing.grids import Nodes, greatest_reach
 from windowmill.windowing.kernels.combine import Bools, Ints
 from windowmill.windowing.kernels.lift import int64_of
 from windowmill.windowing.layouts import divide
+from windowmill.windowing.registry import imported
 from windowmill.windowing.slicing.edges import Edges
 from windowmill.windowing.spec import Pipeline
 from windowmill.windowing.watermark import LatenessRule
 
 #: Longer than any restatement takes.
 _LONGEST = timedelta(days=7)
+#: Its module loads what a spec without lookups does without.
+_EACH_VALUE = "windowmill.jobs.sources.lookups:with_each_value"
 #: What identifies a row of the quarantine: its file and row number, or its values as JSON.
 Known = tuple[str, int] | str
 _QUARANTINED = {
@@ -200,20 +202,31 @@ class Scope:
             return False
         if self.edges is None:
             return True
+        low = int(self.edges.slice_starts(np.array([first], np.int64))[0]) - self.longest
+        return bool(np.searchsorted(self._starts, low, "right") < np.searchsorted(self._starts, last + self.longest))
+
+    @cached_property
+    def _slices(self) -> pa.Table:
+        """Keys and starts of the slices that hold touched rows, each once."""
+        assert self.edges is not None
         assert self.touched is not None
         starts = self.edges.slice_starts(self.touched.column(TIME).to_numpy())
-        low = self.edges.slice_starts(np.array([first], np.int64)) - self.longest
-        return bool(((starts > low) & (starts < last + self.longest)).any())
+        own = self.touched.drop_columns([TIME]).append_column(SLICE, pa.array(starts))
+        return own.group_by(own.column_names, use_threads=False).aggregate([])
+
+    @cached_property
+    def _starts(self) -> Ints:
+        return distinct_values(self._slices.column(SLICE).to_numpy())
 
     def of_source(self, rows: pa.Table, pipeline: Pipeline) -> pa.Table:
-        """Those of the source's ``rows`` that are in the scope, or more if their times are not comparable; the batch decides."""
+        """Those of the source's ``rows`` that are in the scope; with whole keys more, if times are of a type without order."""
         rows = self._within(rows, pipeline.time)
-        if self.edges is None or self.touched is None:
+        if self.edges is None:
             return self.of_keys(rows, pipeline.keys)
         times = EventTimes(pipeline, None).of(rows).column(TIME)
         rows, times = rows.filter(pc.is_valid(times)), times.drop_null()
         starts = self.edges.slice_starts(int64_of(times.combine_chunks()))
-        return rows.filter(pa.array(self._near(rows, starts, self.touched, pipeline.keys)))
+        return rows.filter(pa.array(self._near(rows, starts, self._slices, pipeline.keys)))
 
     def _within(self, rows: pa.Table, time: Time) -> pa.Table:
         """Those of ``rows`` in the scope's range of times, or all if their type does not allow the comparison."""
@@ -226,21 +239,19 @@ class Scope:
             rows = rows if at is None else rows.filter(holds(rows.column(time.column).cast(pa.int64()), -(-at // time.tick_us)))
         return rows
 
-    def _near(self, rows: pa.Table, starts: Ints, touched: pa.Table, keys: tuple[str, ...]) -> Bools:
-        """Mask of the ``rows`` whose slices, with these ``starts``, are near one that a ``touched`` row of their key lies in."""
-        assert self.edges is not None
-        held = self.edges.slice_starts(touched.column(TIME).to_numpy())
-        return _with_one_within(rows, starts - self.longest + 1, starts + self.longest, touched, held, keys)
+    def _near(self, rows: pa.Table, starts: Ints, slices: pa.Table, keys: tuple[str, ...]) -> Bools:
+        """Mask of the ``rows``, of slices with these ``starts``, that are near one of ``slices`` of their key."""
+        return _with_one_within(rows, starts - self.longest + 1, starts + self.longest, slices, slices.column(SLICE).to_numpy(), keys)
 
     def of_state(self, rows: pa.Table, keys: tuple[str, ...]) -> Bools:
         """Mask of the ``rows`` of the state that are in the scope; their first columns are the ``keys``, under any names."""
         if self.touched is None or not (keys or self.edges):
             return np.ones(len(rows), np.bool_)
         own = rows.select(range(len(keys))).rename_columns(list(keys))
-        touched = self.touched.select([*keys, TIME]).cast(own.schema.append(pa.field(TIME, pa.int64())))
         if self.edges is None:
-            return are_among(own, touched.select(keys), keys)
-        return self._near(own, self.edges.slice_starts(int64_of(rows.column(SLICE).combine_chunks())), touched, keys)
+            return are_among(own, self.keys(keys).cast(own.schema), keys)
+        starts = self.edges.slice_starts(int64_of(rows.column(SLICE).combine_chunks()))
+        return self._near(own, starts, self._slices.cast(own.schema.append(pa.field(SLICE, pa.int64()))), keys)
 
     def of_state_file(self, file: Mapping[str, Any]) -> bool:
         """Whether a ``file`` of the state may hold rows in the scope, according to statistics of its slices."""
@@ -449,7 +460,7 @@ def _looking_up_changes(pipeline: Pipeline, rows: TableRows, plan: RestatePlan, 
         if plan.changed is None:
             yield from looking_up_changes(pipeline, rows, read_as_of(plan), name, versions, columns)
             continue
-        for other in with_each_value(pipeline, name, versions)[0]:
+        for other in imported(_EACH_VALUE)(pipeline, name, versions)[0]:
             of_other = replace(rows, source=replace(rows.source, reader=other))
             yield _chosen_by_filter(other, of_other, plan, plan.changed, columns)
 
@@ -462,7 +473,7 @@ def looking_up_changes(
     ``changed``: the first and the last of the looked-up table's versions. Raises ``SourceRangeGoneError`` if it is no longer known what
     they changed.
     """
-    each, since = with_each_value(pipeline, lookup, changed)
+    each, since = imported(_EACH_VALUE)(pipeline, lookup, changed)
     for other in each:
         of_other = replace(rows, source=replace(rows.source, reader=other))
         for _, part in of_other.at(version, rows.used):
@@ -564,7 +575,7 @@ class Restatement:
                 "--file, --late, --from and --to; compute it in a new sink instead, with a longer lateness if rows came too late"
             )
         if plan.lookups:
-            runnable = replace(runnable, pipeline=pinned(runnable.pipeline, plan.lookups))
+            runnable = replace(runnable, pipeline=imported("windowmill.jobs.sources.lookups:pinned")(runnable.pipeline, plan.lookups))
             source = replace(source, reader=runnable.pipeline)
         rows = table_rows(runnable.pipeline, replace(source, schema_json=plan.source_schema), progress)
         again = frozenset({*plan.files, *restated_files(ledger)})
