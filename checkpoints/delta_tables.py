@@ -167,17 +167,14 @@ def newest(path: str) -> DeltaTable:
     Within :func:`tables_kept` all callers share one object, and a later call updates it. A caller that needs a fixed version keeps its
     own :class:`KeptTable`.
     """
-    return _kept(path).newest()
+    kept = _KEPT.get()
+    return KeptTable(path).newest() if kept is None else kept.setdefault(path, KeptTable(path)).newest()
 
 
 def at_version(path: str, version: int) -> DeltaTable:
     """The Delta table at ``path`` at ``version``, to be read at once: within :func:`tables_kept` a later call may update it."""
-    return _kept(path).at(version) if _KEPT.get() is not None else table_at(path, version)
-
-
-def _kept(path: str) -> KeptTable:
     kept = _KEPT.get()
-    return KeptTable(path) if kept is None else kept.setdefault(path, KeptTable(path))
+    return table_at(path, version) if kept is None else kept.setdefault(path, KeptTable(path)).at(version)
 
 
 def existing(path: str) -> DeltaTable | None:

@@ -1,10 +1,13 @@
-"""Decides whether rows that are read again are those that batches have counted: some may have been late, or changed since. No JVM."""
+"""Whether rows that are read again have counted: some were late, are in quarantine, are duplicates, or have changed since. No JVM."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import compress
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,17 +15,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from windowmill.checkpoints.batches import BackfillPlan, Plan, PurgePlan, RestatePlan, effective_batches
-from windowmill.checkpoints.delta_tables import newest
+from windowmill.checkpoints.delta_tables import files_of, newest
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.stores import is_table, table_at
+from windowmill.jobs import json_lines
 from windowmill.jobs.batch.engine import compute_of, never_spark
 from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.layouts.base import columns_read
 from windowmill.jobs.layouts.input import Input
 from windowmill.jobs.layouts.lateness import with_arrival
 from windowmill.jobs.layouts.unique import Deduplication
-from windowmill.jobs.sources.base import LoggedVersion, SourceTable
+from windowmill.jobs.sources.base import AddedFile, LoggedVersion, SourceTable
 from windowmill.jobs.sources.columns import Columns
 from windowmill.jobs.sources.delta_log import DeltaSource
 from windowmill.jobs.sources.folder import FolderSource
@@ -30,9 +34,10 @@ from windowmill.jobs.sources.plain_files import Form
 from windowmill.jobs.sources.plain_rows import PlainRows
 from windowmill.jobs.sources.reading import VersionRange, backfill_versions
 from windowmill.jobs.sources.table_rows import TableRows, ends_in_sql, queried
-from windowmill.jobs.sources.unusable_rows import TOO_LATE
+from windowmill.jobs.sources.unusable_rows import NO_MATCH, TOO_LATE, EventTimes, with_texts
 from windowmill.jobs.spark.session import start_spark
 from windowmill.windowing.axis import AXIS_BEGIN
+from windowmill.windowing.bounds import PRINTABLE
 from windowmill.windowing.columnar.added_columns import FILE, ID_HIGH, NUMBER_OF, ROW, TIME, UNREAD
 from windowmill.windowing.columnar.duplicates import ENTRIES, half_of_ids, has_each
 from windowmill.windowing.columnar.rows import are_among, grouped, without
@@ -319,3 +324,148 @@ class Copies:
             own = pa.concat_tables([own, related.filter(same).select(own.column_names).cast(own.schema)])
             related = related.filter(pc.invert(same))
         return own.group_by(own.column_names, use_threads=False).aggregate([])
+
+
+#: What identifies a row of the quarantine: its file and row number, or its values as JSON.
+Known = tuple[str, int] | str
+_QUARANTINED = {
+    "row": pa.string(),
+    "reason": pa.string(),
+    "event_time": pa.int64(),
+    "source_file": pa.string(),
+    "source_row": pa.int64(),
+}
+
+
+class QuarantinedRows:
+    """Rows of the quarantine table, to be found among those of ``files`` of the source.
+
+    A row is identified by its file and row number. If others have rewritten the file since, or the entry does not name it, the row's event
+    time and its values of the columns that the pipeline uses identify it.
+    """
+
+    def __init__(self, pipeline: Pipeline, used: Sequence[str], files: Collection[str], rows: pa.Table) -> None:
+        self._pipeline, self._used = pipeline, used
+        known = _known(rows, used, files)
+        self.left = Counter(known)
+        self._by_file: dict[str, list[int]] = {}
+        for key in known:
+            if isinstance(key, tuple):
+                self._by_file.setdefault(key[0], []).append(key[1])
+        moved = [not isinstance(key, tuple) for key in known]
+        self._times = rows.column("event_time").filter(pa.array(moved, pa.bool_())).combine_chunks()
+
+    def split(self, file: AddedFile, rows: pa.Table) -> tuple[pa.Table, pa.Table]:
+        """``rows`` of ``file`` that are not in quarantine, and those that are; each row in quarantine is found once."""
+        found = pc.is_in(rows.column(ROW), pa.array(self._by_file.get(file.path, []), pa.int64())).to_numpy().copy()
+        for number in rows.column(ROW).filter(pa.array(found)).to_pylist():
+            self.left[file.path, number] -= 1
+        if len(self._times):
+            self._find_moved(rows, found)
+        return rows.filter(pa.array(~found)), rows.filter(pa.array(found))
+
+    def _find_moved(self, rows: pa.Table, found: np.ndarray) -> None:
+        """Mark as ``found`` those of ``rows`` that are known by their values."""
+        time = EventTimes(self._pipeline, None).of(rows).column(TIME)
+        odd = pc.or_(pc.less(time, PRINTABLE[0]), pc.greater(time, PRINTABLE[1])).fill_null(False)
+        time = pc.if_else(odd, pa.scalar(None, pa.int64()), time)
+        places = np.flatnonzero(pc.is_in(time, self._times).to_numpy() & ~found)
+        own = rows.select(list(self._used)).take(pa.array(places))
+        if not len(places):
+            return
+        if not json_lines.has_spark_json(own.schema.types):
+            raise UnsupportedError(
+                f"pipeline {self._pipeline.pipeline}: rows in quarantine cannot be identified among those of the source, because the spec "
+                "uses columns of nested types; write their parts to columns of a table, or backfill in a new sink"
+            )
+        texts = json_lines.to_json(own)
+        if UNREAD in rows.column_names:
+            chosen = rows.column(UNREAD).take(pa.array(places))
+            texts = with_texts(pa.chunked_array([pa.array(texts, pa.string())]), chosen)
+        for place, at, text in zip(places, time.take(pa.array(places)).to_pylist(), texts, strict=True):
+            known = _by_values(at, text, self._used)
+            if self.left[known] > 0:
+                self.left[known] -= 1
+                found[place] = True
+
+
+def _known(rows: pa.Table, used: Sequence[str], files: Collection[str]) -> list[Known]:
+    """What identifies each of the ``rows`` of a quarantine table: file and row number, if it is one of ``files``; else its values."""
+    names = ("source_file", "source_row", "event_time", "row")
+    return [
+        (file, number) if number is not None and file in files else _by_values(at, text, used)
+        for file, number, at, text in zip(*(rows.column(name).to_pylist() for name in names), strict=True)
+    ]
+
+
+def _by_values(at: int | None, row: str, used: Sequence[str]) -> str:
+    """The event time and the columns ``used`` of a row, as JSON that depends neither on its writer nor on null columns."""
+    values = json.loads(row)
+    return json.dumps([at, {name: values[name] for name in used if values.get(name) is not None}], sort_keys=True)
+
+
+def staying_and_counting(
+    runnable: Runnable,
+    rows: TableRows,
+    version: int,
+    *,
+    reasons: Collection[str],
+    delivered_again: Collection[str] = (),
+    among: Set[Known] | None = None,
+) -> tuple[QuarantinedRows, QuarantinedRows]:
+    """Quarantined rows that stay, and those that may count from now on; neither from files ``delivered_again``.
+
+    The latter are there for one of the ``reasons``, and are ``among`` those, null for all.
+    """
+    every, files = _read_quarantine(runnable.places.quarantine, _QUARANTINED), {file.path for file in rows.source.snapshot(version)}
+    if delivered_again:
+        again = pc.is_in(every.column("source_file"), pa.array(list(delivered_again), pa.string()))
+        every = every.filter(pc.invert(again))
+    counts = pc.is_in(every.column("reason"), pa.array(list(reasons), pa.string())).to_numpy()
+    if among is not None:
+        counts &= np.array([key in among for key in _known(every, rows.known_by, files)], np.bool_)
+    kinds = (every.filter(pa.array(~counts)), every.filter(pa.array(counts)))
+    stays, taken = (QuarantinedRows(runnable.pipeline, rows.known_by, files, kind) for kind in kinds)
+    return stays, taken
+
+
+def kept_out(runnable: Runnable, used: Sequence[str], files: Collection[str], reasons: Collection[str]) -> QuarantinedRows:
+    """The rows in quarantine for one of ``reasons``, to be found among those of ``files``; the pipeline uses the columns ``used``."""
+    rows = _read_quarantine(runnable.places.quarantine, _QUARANTINED)
+    return QuarantinedRows(
+        runnable.pipeline, used, files, rows.filter(pc.is_in(rows.column("reason"), pa.array(list(reasons), pa.string())))
+    )
+
+
+def _read_quarantine(place: str, types: Mapping[str, pa.DataType]) -> pa.Table:
+    """All rows of the quarantine table at ``place``, with columns of ``types``, of which an older table may lack some."""
+    parts = [pa.table({name: pa.array([], kind) for name, kind in types.items()})]
+    if is_table(place):
+        table = table_at(place)
+        there = pa.schema(table.schema().to_arrow()).names
+        parts += queried(table, types, "true", {name: name for name in types if name in there})
+    return pa.concat_tables(parts)
+
+
+def remaining_quarantine(place: str, rows: TableRows, version: int, taken: Set[Known]) -> tuple[pa.Table, tuple[str, ...]]:
+    """The quarantine's rows at ``place`` without those ``taken`` from this source ``version``, and the paths of its files.
+
+    Late rows with the values of one that is taken go with it: the source deleted them and delivered them again. If they stayed, later
+    restatements would know the row that counts by its values, and leave it out.
+    """
+    table, files = table_at(place), {file.path for file in rows.source.snapshot(version)}
+    schema = pa.schema(table.schema().to_arrow())
+    every = _read_quarantine(place, {field.name: field.type for field in schema})
+    if {"source_file", "source_row"} - set(every.column_names):
+        entries = _read_quarantine(place, _QUARANTINED)
+    else:
+        entries = every.set_column(every.schema.get_field_index("event_time"), "event_time", every.column("event_time").cast(pa.int64()))
+    goes = pc.is_in(every.column("reason"), pa.array([TOO_LATE, NO_MATCH])).to_numpy().copy()
+    late = entries.filter(pa.array(goes))
+    counts = [key in taken for key in _known(late, rows.known_by, files)]
+    if not all(counts):
+        values = _known(late, rows.known_by, ())
+        again = set(compress(values, counts))
+        counts = [each in again for each in values]
+    goes[goes] = counts
+    return every.filter(pa.array(~goes)), tuple(str(file["path"]) for file in files_of(table))

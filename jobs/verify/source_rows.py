@@ -21,8 +21,7 @@ from pyspark.sql import functions as F
 
 from windowmill.checkpoints.quoting import backquoted
 from windowmill.checkpoints.stores import is_table, table_at
-from windowmill.jobs.batch.counted_rows import judged_otherwise
-from windowmill.jobs.batch.restating import kept_out
+from windowmill.jobs.batch.counted_rows import judged_otherwise, kept_out
 from windowmill.jobs.conditions.truths import Conditions, every_condition
 from windowmill.jobs.sources.base import AddedFile, Reading, SourceTable
 from windowmill.jobs.sources.columns import Columns, used_columns
