@@ -2,8 +2,8 @@
 
 A standalone Airflow (LocalExecutor) and a warm Spark Connect server run small pipelines whose sources get new rows every minute. The
 figures are the time from a source's version to its commit, the runs that started later than their minute, and processor time by part and
-by task. ``--schedule`` is ``cron`` (a run every minute), ``wait`` (a run every minute, which waits for rows in the triggerer) or ``watch``
-(the triggerer looks every minute, and starts a run if there are rows); ``none`` leaves Airflow out and starts ``windowmill run`` by itself.
+by task. ``--schedule`` is ``cron`` (a run every minute) or ``wait`` (a run every minute, which waits for rows in the triggerer); ``none``
+leaves Airflow out and starts ``windowmill run`` by itself.
 With ``--idle`` no rows come, and no server is needed: what remains is the cost of Airflow and of runs that find nothing.
 """
 
@@ -50,7 +50,7 @@ KEYS, ROWS = 20, 200
 MINUTE = 60.0
 #: The rows land so many seconds before the minute ends, for the run of that minute.
 LEAD_SECONDS = 3.0
-#: Versions that do not count: the first is there before Airflow, the second comes while Airflow starts its watchers.
+#: Versions that do not count: the first is there before Airflow, the second comes while Airflow starts its triggerer.
 UNCOUNTED = 2
 #: After the last minute, to work off what is left.
 DRAIN_SECONDS = 180.0
@@ -61,7 +61,7 @@ def main(arguments: list[str] | None = None) -> Measurement:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pipelines", type=int, default=50, help="number of pipelines (default %(default)s)")
     parser.add_argument("--minutes", type=int, default=10, help="minutes that count, after a first one (default %(default)s)")
-    parser.add_argument("--schedule", choices=("cron", "wait", "watch", "none"), default="watch", help="(default %(default)s)")
+    parser.add_argument("--schedule", choices=("cron", "wait", "none"), default="wait", help="(default %(default)s)")
     parser.add_argument("--parallelism", type=int, default=8 * (os.cpu_count() or 1), help="tasks at a time (default %(default)s)")
     parser.add_argument("--idle", action="store_true", help="let no rows come")
     parser.add_argument("--no-preload", action="store_true", help="let each task load windowmill by itself")
@@ -207,7 +207,7 @@ def _airflow(folder: Path, given: argparse.Namespace, remote: str | None) -> Ite
     }
     if remote is not None:
         environment["SPARK_REMOTE"] = remote
-    if given.schedule in ("wait", "watch"):
+    if given.schedule == "wait":
         environment["WINDOWMILL_NEW_VERSIONS"] = given.schedule
     names = sorted(path.stem for path in (folder / "specs").glob("*.yaml"))
     airflow = LocalAirflow.start(home, environment)

@@ -13,7 +13,7 @@ from airflow.sdk import DAG, BaseOperator, Param
 from windowmill.dags.folders import refuse_clash
 from windowmill.dags.operators import AnnounceOperator, MicroBatchOperator, QualityReportOperator, default_args_of
 from windowmill.dags.pools import pool_of
-from windowmill.dags.schedules import check_new_versions, settings_of, sink_asset, source_asset, timetable_of
+from windowmill.dags.schedules import check_new_versions, settings_of, sink_asset, timetable_of
 from windowmill.dags.specs import BACKFILL, name_of, read_pipeline
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.redaction import code_span, redacted
@@ -25,8 +25,8 @@ START = datetime(2020, 1, 1, tzinfo=UTC)
 #: Interval between two polls of a run that waits.
 WAIT_SECONDS = 10.0
 
-#: How a DAG runs only when its source has new versions.
-NewVersions = Literal["wait", "watch"]
+#: How the runs of a DAG wait for new versions of its source.
+NewVersions = Literal["wait"]
 
 #: Params of a manual run; each may be null.
 PARAMS = {
@@ -74,8 +74,7 @@ def build_dag(
     submit
         Further arguments of ``SparkSubmitOperator`` (``conf``, ``jars``, ``deploy_mode`` …); only with ``conn_id``.
     new_versions
-        ``"watch"``: at the instants of the spec's schedule the triggerer polls the source, and a run starts only if it has new rows.
-        ``"wait"``: each scheduled run waits in the triggerer until there are some.
+        ``"wait"``: each scheduled run waits in the triggerer until the source has new rows.
     ask_when_held
         Ask in the user interface what becomes of a held batch, and wait so long for an answer; without one it stays held.
     approve_changes
@@ -90,7 +89,7 @@ def build_dag(
     """
     pipeline = read_pipeline(spec)
     check_options(name_of(spec), pipeline, conn_id, connect_conn_id, submit, new_versions, approve_changes, ask_when_held)
-    with new_dag(spec, pipeline, _arguments(spec, pipeline, start_date, watched=new_versions == "watch"), dag_kwargs) as dag:
+    with new_dag(spec, pipeline, _arguments(spec, pipeline, start_date), dag_kwargs) as dag:
         batch = batch_operator("micro_batch", spec, pipeline, conn_id, connect_conn_id, storage_conn_id, submit)
         first = batch
         if new_versions == "wait":
@@ -159,14 +158,12 @@ def batch_operator(
     return SubmittedBatchOperator(**common, conn_id=conn_id, **dict(submit or {}))
 
 
-def _arguments(
-    spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, start_date: datetime | None, *, watched: bool
-) -> dict[str, Any]:
+def _arguments(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, start_date: datetime | None) -> dict[str, Any]:
     settings = settings_of(pipeline)
     return {
         "dag_id": pipeline.pipeline,
         "description": redacted(f"Sliding-window aggregates of {pipeline.source.place if pipeline.source else 'no source'}"),
-        "schedule": [source_asset(spec, pipeline)] if watched else timetable_of(spec, pipeline),
+        "schedule": timetable_of(spec, pipeline),
         "start_date": start_date or settings.start_date or START,
         "catchup": settings.catchup,
         "doc_md": _doc(pipeline),

@@ -1,7 +1,7 @@
 """What a spec says of its DAGs: when they run, their default arguments, and whom failed tasks and batches with warnings alert.
 
-A DAG runs at the instants of the spec's ``schedule``, after an asset's events, or when its source has new versions. A function that
-``airflow`` names takes a task's context; a notifier of Airflow is one, too. It is imported when it is called: DAGs parse without it.
+A DAG runs at the instants of the spec's ``schedule``, or after an asset's events. A function that ``airflow`` names takes a task's
+context; a notifier of Airflow is one, too. It is imported when it is called: DAGs parse without it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow.sdk import Asset, AssetWatcher, CronDataIntervalTimetable
+from airflow.sdk import Asset, CronDataIntervalTimetable
 from croniter import croniter
 
 from windowmill.dags.links import page_of
-from windowmill.dags.specs import Spec, identity_of, name_of, read_pipeline, redacting
+from windowmill.dags.specs import identity_of, name_of, redacting
 from windowmill.windowing.errors import SpecError
 from windowmill.windowing.fields import AirflowSettings
 from windowmill.windowing.redaction import redacted
 from windowmill.windowing.registry import imported
 from windowmill.windowing.spec import SCHEDULE_WORDS, Pipeline
 
-#: Airflow's meaning of ``@quarterly``, the one schedule word that croniter does not know.
-_QUARTERLY = "0 0 1 */3 *"
 #: Key of the context under which an ``on_warning`` function finds what the warning is about.
 ABOUT = "windowmill"
 _log = logging.getLogger(__name__)
@@ -62,42 +60,6 @@ def cron_timetable(schedule: str) -> CronDataIntervalTimetable:
     """The timetable of a cron expression, shared by all DAGs that have it."""
     # Only this timetable gives scheduled, manual and backfill runs the same aligned intervals; a plain cron string gives empty ones.
     return CronDataIntervalTimetable(schedule, timezone="UTC")
-
-
-def new_versions_of(spec: str | os.PathLike[str] | Pipeline, *, cron: str | None = None) -> Asset:
-    """An asset that gets an event when the pipeline's source has rows that the pipeline has not read.
-
-    In a DAG: ``schedule=[new_versions_of(spec)]``.
-
-    Parameters
-    ----------
-    spec
-        Path of the pipeline's YAML file, as the triggerer sees it, or the pipeline itself.
-    cron
-        When to look, in UTC; without it, the spec's ``schedule``.
-
-    Raises
-    ------
-    SpecError
-        If the spec is wrong, or neither says when to look.
-    """
-    return source_asset(spec, read_pipeline(spec), cron)
-
-
-def source_asset(spec: str | os.PathLike[str] | Pipeline, pipeline: Pipeline, cron: str | None = None) -> Asset:
-    """As :func:`new_versions_of`, for a ``pipeline`` that has been read."""
-    from windowmill.dags.triggers import NewVersionsTrigger, trigger_spec
-
-    where = name_of(spec)
-    check_new_versions(where, pipeline)
-    cron = cron or (pipeline.schedule if isinstance(pipeline.schedule, str) else None)
-    if cron is None:
-        raise SpecError(f"{where}: schedule: got no cron expression; it says when to look for new versions of the source")
-    _check_cron(where, cron)
-    name = f"{pipeline.pipeline}__source"
-    trigger = NewVersionsTrigger(**trigger_spec(Spec.of(spec)), cron=_QUARTERLY if cron == "@quarterly" else cron)
-    # What this pipeline has not read is not the table itself, which may be an asset of its own.
-    return Asset(name=name, uri=f"windowmill:{name}", group="windowmill", watchers=[AssetWatcher(name=name, trigger=trigger)])
 
 
 def check_new_versions(where: str, pipeline: Pipeline) -> None:

@@ -1,9 +1,9 @@
-"""Triggers that wait for new versions of a pipeline's source: one for a task that waits, one for an asset that starts a DAG.
+"""The trigger of a task that waits for new versions of a pipeline's source.
 
 A trigger names the spec, and nothing that the spec takes from the environment: Airflow stores a trigger's arguments in its database.
 The triggerer reads the spec like a worker, with its own environment. It polls sources in threads, without Spark, each once for all
-pipelines that read it: triggers with the same interval, or the same cron expression, poll at the same instants. The first to arrive
-begins a poll; the others wait for its result, and each compares it with the ledger of its own pipeline.
+pipelines that read it: triggers with the same interval poll at the same instants. The first to arrive begins a poll; the others wait for
+its result, and each compares it with the ledger of its own pipeline.
 """
 
 from __future__ import annotations
@@ -12,11 +12,9 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import closing
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from airflow.triggers.base import BaseEventTrigger, BaseTrigger, TaskSuccessEvent, TriggerEvent
-from croniter import croniter
+from airflow.triggers.base import BaseTrigger, TaskSuccessEvent, TriggerEvent
 
 from windowmill.dags.commands import advances
 from windowmill.dags.specs import Spec
@@ -110,12 +108,6 @@ def _open(spec: Spec) -> tuple[SourceWatch, Callable[[], Any]]:
     return watch, SourceProbe(watch.source)
 
 
-#: Seconds after an event until it is sent again if no plan has covered its version: the run may have failed before it made a plan.
-PATIENCE_SECONDS = 900.0
-#: Seconds between two instants of a cron expression, at least.
-_CRON_SECONDS = 60.0
-
-
 def trigger_spec(spec: Spec) -> dict[str, str | None]:
     """The arguments of a trigger that name ``spec``.
 
@@ -159,7 +151,8 @@ class SourceVersionTrigger(BaseTrigger):
         except Exception as err:  # noqa: BLE001 - the task ends with it and reports it
             refused = isinstance(err, RefusedError)
             message = str(err) if isinstance(err, WindowmillError) else f"{type(err).__name__}: {err}"
-            yield _event({"error": redacted(message), "refused": refused})
+            payload = {"error": redacted(message), "refused": refused}
+            yield TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow has no types for it
         else:
             # Ends the task here: no worker has to start for it.
             yield TaskSuccessEvent()
@@ -179,80 +172,14 @@ class SourceVersionTrigger(BaseTrigger):
                     if not waiting:
                         self.log.info("%s; waiting for it", err)
                         waiting = True
-                due = await _slept(self.poke_interval - time.time() % self.poke_interval)
+                seconds = self.poke_interval - time.time() % self.poke_interval
+                due = time.monotonic() + seconds
+                await asyncio.sleep(seconds)
 
     def _has_to_wait(self) -> bool:
         # A task that began in the triggerer has its context here; one that a worker has deferred has been asked there.
         context_of = getattr(self.task_instance, "get_template_context", None)
         return context_of is None or advances(context_of())
-
-
-class NewVersionsTrigger(BaseEventTrigger):
-    """Sends an event whenever the source has rows that the pipeline has not read; for the watcher of an asset.
-
-    It polls the source at the instants of a cron expression. After an event it sends no other before a run has planned the rows, except
-    after ``PATIENCE_SECONDS``; and none while a run is active, which reads until nothing new is left.
-
-    Parameters
-    ----------
-    path, fields
-        The spec, as :class:`.Spec` has it.
-    cron
-        When to poll, in UTC.
-    """
-
-    def __init__(self, *, path: str | None, fields: str | None, cron: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # Airflow has no types for it
-        self.spec = Spec(path, fields)
-        self.cron = cron
-        #: When the last event was sent (by the monotonic clock), and what it reported.
-        self._sent_at = time.monotonic()
-        self._sent: UnreadRows | None = None
-
-    def serialize(self) -> tuple[str, dict[str, Any]]:
-        return f"{__name__}.NewVersionsTrigger", trigger_spec(self.spec) | {"cron": self.cron}
-
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        problem = ""
-        with closing(SharedWatch(self.spec)) as watch:
-            while True:
-                due = await _slept(_seconds_to_next(self.cron, datetime.now(UTC)))
-                try:
-                    unread = await watch.poll(due, _CRON_SECONDS)
-                except Exception as err:  # noqa: BLE001 - there is no task that could report it
-                    watch.close()  # what it has kept may be the problem
-                    if (now := redacted(str(err))) != problem:
-                        self.log.warning("%s; polling again at the next instant of %r", now, self.cron)
-                    problem = now
-                    continue
-                problem = ""
-                if unread and self._is_due(unread):
-                    self._sent_at, self._sent = time.monotonic(), unread
-                    self.log.info("%s", _describe(unread))
-                    yield _event({"version": unread.version})
-
-    def _is_due(self, unread: UnreadRows) -> bool:
-        sent = self._sent
-        # A plan answers an event by covering its version. The plans must have moved, too: versions of a replaced table may be lower than
-        # those that they cover, and a run refuses to plan it. An event about an open batch is answered when the batch has ended,
-        # which may be by a ruling, without a plan.
-        unanswered = sent is not None and not sent.open and (unread.planned < sent.version or unread.planned == sent.planned)
-        return not (unread.open or unanswered) or time.monotonic() - self._sent_at >= PATIENCE_SECONDS
-
-
-def _event(payload: dict[str, Any]) -> TriggerEvent:
-    return TriggerEvent(payload)  # type: ignore[no-untyped-call]  # Airflow has no types for it
-
-
-async def _slept(seconds: float) -> float:
-    """Sleep; returns the instant at which this was to end, by the monotonic clock."""
-    due = time.monotonic() + seconds
-    await asyncio.sleep(seconds)
-    return due
-
-
-def _seconds_to_next(cron: str, now: datetime) -> float:
-    return max(0.0, float(croniter(cron, now).get_next(float)) - now.timestamp())
 
 
 def _describe(unread: UnreadRows) -> str:

@@ -58,9 +58,9 @@ STORAGE_CONN_ID = Setting(
 NEW_VERSIONS = Setting(
     "WINDOWMILL_NEW_VERSIONS",
     "DAGs",
-    "Pipelines with a cron schedule run when their source has new rows: `watch` or `wait`.",
+    "`wait`: runs of pipelines with a cron schedule wait until their source has new rows.",
     "runs start by the clock",
-    "watch",
+    "wait",
 )
 ASK_WHEN_HELD = Setting(
     "WINDOWMILL_ASK_WHEN_HELD",

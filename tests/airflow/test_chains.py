@@ -20,7 +20,6 @@ from windowmill.dags.backfill import build_backfill_dag
 from windowmill.dags.factory import build_dag
 from windowmill.dags.folders import options_of
 from windowmill.dags.operators import MicroBatchOperator
-from windowmill.dags.schedules import new_versions_of
 from windowmill.jobs.sources.unread import SourceWatch, UnreadRows
 from windowmill.windowing.specfile import load_pipeline
 
@@ -65,13 +64,12 @@ def test_a_chain_is_scheduled_by_the_other_pipelines_sink(write_chain, tmp_path)
     assert build_backfill_dag(daily).schedule is None
 
 
-def test_a_chain_may_have_a_schedule_of_its_own_and_be_watched(write_chain, monkeypatch):
+def test_a_chain_may_have_a_schedule_of_its_own_and_wait_for_the_other_pipeline(write_chain, monkeypatch):
     _, daily = write_chain("daily", more='schedule: "*/5 * * * *"')
     assert isinstance(build_dag(daily).timetable, CronDataIntervalTimetable)
-    assert new_versions_of(daily).name == "daily__source"
-    monkeypatch.setenv("WINDOWMILL_NEW_VERSIONS", "watch")
-    assert options_of(load_pipeline(daily))["new_versions"] == "watch"
-    assert [asset.name for asset in build_dag(daily, new_versions="watch").timetable.asset_condition.objects] == ["daily__source"]
+    monkeypatch.setenv("WINDOWMILL_NEW_VERSIONS", "wait")
+    assert options_of(load_pipeline(daily))["new_versions"] == "wait"
+    assert build_dag(daily, new_versions="wait").get_task("wait_for_source").downstream_task_ids == {"micro_batch"}
 
 
 def flown(folder: Path, *hours: int) -> None:

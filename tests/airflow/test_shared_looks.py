@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from airflow.triggers.base import TaskSuccessEvent
 
-from tests.airflow.test_source_versions import waiting, watching
+from tests.airflow.test_source_versions import waiting
 from windowmill.dags import triggers
 from windowmill.jobs.sources.base import probe_source
 from windowmill.jobs.sources.unread import SourceProbe, SourceWatch, UnreadRows
@@ -59,23 +59,6 @@ def test_fifty_waiting_tasks_look_at_their_source_once_an_interval(write_spec, l
     began = time.monotonic()
     assert {type(event) for event in asyncio.run(run())} == {TaskSuccessEvent}
     assert 6 <= len(looks) <= (time.monotonic() - began) / interval + 2
-    assert triggers._POLLS == {}
-
-
-def test_fifty_watchers_look_at_their_source_once_at_each_instant(write_spec, land, looks, monkeypatch):
-    began = time.monotonic()
-    monkeypatch.setattr(triggers, "_seconds_to_next", lambda *_: 1.0 - (time.monotonic() - began) % 1.0)
-    land()
-
-    async def run() -> list[Any]:
-        watchers = [watching(spec) for spec in fifty(write_spec)]
-        events = await asyncio.gather(*(asyncio.wait_for(anext(watcher), 30) for watcher in watchers))
-        for watcher in watchers:
-            await watcher.aclose()
-        return events
-
-    assert [event.payload for event in asyncio.run(run())] == [{"version": 0}] * 50
-    assert 1 <= len(looks) <= (time.monotonic() - began) + 1
     assert triggers._POLLS == {}
 
 

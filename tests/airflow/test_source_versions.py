@@ -1,11 +1,10 @@
-"""Runs that start only when the source has new rows: what counts as new, the task that waits, and the asset that starts a DAG."""
+"""Runs that wait until the source has new rows: what counts as new, and the task that waits."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import shutil
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,10 +16,9 @@ import pytest
 from airflow._shared.module_loading import import_string
 from airflow.executors.workloads.task import TaskInstanceDTO
 from airflow.jobs.triggerer_job_runner import TriggerRunner
-from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, TaskDeferred
 from airflow.serialization.serialized_objects import DagSerialization
-from airflow.triggers.base import TaskSuccessEvent, TriggerEvent
+from airflow.triggers.base import TaskSuccessEvent
 from deltalake import DeltaTable
 
 from windowmill.checkpoints.batches import Changes, Outcome
@@ -31,9 +29,8 @@ from windowmill.checkpoints.protocol import publish_pending
 from windowmill.dags import triggers
 from windowmill.dags.commands import JobFailedError
 from windowmill.dags.factory import build_dag
-from windowmill.dags.schedules import new_versions_of
 from windowmill.dags.sensors import SourceVersionSensor
-from windowmill.dags.triggers import NewVersionsTrigger, SourceVersionTrigger
+from windowmill.dags.triggers import SourceVersionTrigger
 from windowmill.jobs.batch import planning
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.unread import SourceWatch, UnreadRows
@@ -64,11 +61,6 @@ def plan(spec):
     return plan
 
 
-def commit(spec: Path) -> None:
-    """Release the held batch."""
-    Ledger.open(load_pipeline(spec)).rule(Outcome(seen=None, emitted=None, verdict="released"), None, datetime.now(UTC))
-
-
 def looked(spec: Path) -> UnreadRows | None:
     return SourceWatch(load_pipeline(spec)).poll()
 
@@ -82,11 +74,6 @@ def first_event(trigger, seconds: float = 30.0):
 
 def waiting(spec: Path, **settings) -> SourceVersionTrigger:
     return SourceVersionTrigger(**{"path": str(spec), "fields": None, "poke_interval": 0.05, "wait_for_table": False} | settings)
-
-
-def watching(spec: Path) -> AsyncIterator[TriggerEvent]:
-    """The events of a DAG that watches the source."""
-    return NewVersionsTrigger(path=str(spec), fields=None, cron="* * * * *").run()
 
 
 async def none_comes(event: asyncio.Task[Any]) -> None:
@@ -270,108 +257,10 @@ def test_the_waiting_task_stands_before_the_micro_batch_and_starts_in_the_trigge
     assert arguments.timeout.total_seconds() == dag.get_task("wait_for_source").timeout
 
 
-# The asset that starts a DAG
-
-
-def test_an_asset_starts_the_dag_at_instants_at_which_there_are_rows(spec):
-    dag = build_dag(spec, new_versions="watch")
-    [asset] = dag.timetable.asset_condition.objects
-    assert (asset.name, asset.uri) == ("delays__source", "windowmill:delays__source")
-    [watcher] = asset.watchers
-    assert watcher.trigger.serialize() == (
-        "windowmill.dags.triggers.NewVersionsTrigger",
-        {"path": str(spec), "fields": None, "cron": "*/30 * * * *"},
-    )
-    assert "NewVersionsTrigger" in json.dumps(DagSerialization.to_dict(dag))
-    assert set(dag.task_ids) == {"micro_batch", "quality_report", "announce"}
-    with DAG("mine", schedule=[new_versions_of(spec, cron="* * * * *")]) as mine:
-        pass
-    assert mine.timetable.asset_condition.objects[0].watchers[0].trigger.cron == "* * * * *"
-
-
-@pytest.fixture
-def ticking(monkeypatch):
-    """Every instant of the schedule comes at once."""
-    monkeypatch.setattr(triggers, "_seconds_to_next", lambda *_: 0.02)
-    monkeypatch.setattr(triggers, "_SLACK_SECONDS", 0.0)
-
-
-def test_an_event_is_not_repeated_before_a_run_has_planned_the_rows(spec, land, plan, ticking):
-    async def run():
-        events = watching(spec)
-        missing = asyncio.create_task(anext(events))
-        await none_comes(missing)  # there is no table yet, which only a log tells
-        await asyncio.to_thread(land)
-        assert (await asyncio.wait_for(missing, 30)).payload == {"version": 0}
-        again = asyncio.create_task(anext(events))
-        await asyncio.to_thread(land)
-        await none_comes(again)  # no run has answered
-        assert await asyncio.to_thread(plan) == 1
-        await asyncio.to_thread(land)
-        await none_comes(again)  # a run is at work, and goes on until it finds nothing new
-        again.cancel()
-
-    asyncio.run(run())
-
-
-def test_rows_that_nobody_takes_up_are_told_again_after_a_while(spec, land, ticking, monkeypatch):
-    monkeypatch.setattr(triggers, "PATIENCE_SECONDS", 0.5)
-    land()
-
-    async def run():
-        events = watching(spec)
-        return [(await asyncio.wait_for(anext(events), 30)).payload for _ in range(2)]
-
-    assert asyncio.run(run()) == [{"version": 0}, {"version": 0}]
-
-
-def test_a_replaced_table_is_told_once_however_old_its_versions_are(spec, land, plan, ticking):
-    for _ in range(3):
-        land()
-    assert plan() == 2
-    shutil.rmtree(spec.with_name("events"))
-    land()
-    commit(spec)
-
-    async def run():
-        events = watching(spec)
-        assert (await asyncio.wait_for(anext(events), 30)).payload == {"version": 0}
-        again = asyncio.create_task(anext(events))
-        await none_comes(again)  # the run that says so has made no plan, nor would the next one
-        again.cancel()
-
-    asyncio.run(run())
-
-
-def test_rows_that_came_while_a_batch_was_held_are_told_once_it_is_ruled_on(spec, land, plan, ticking, monkeypatch):
-    monkeypatch.setattr(triggers, "PATIENCE_SECONDS", 0.0)
-    land()
-    plan()
-    land()
-
-    async def run():
-        events = watching(spec)
-        assert (await asyncio.wait_for(anext(events), 30)).payload == {"version": 1}
-        monkeypatch.setattr(triggers, "PATIENCE_SECONDS", 900.0)
-        again = asyncio.create_task(anext(events))
-        await none_comes(again)
-        await asyncio.to_thread(commit, spec)
-        assert (await asyncio.wait_for(again, 30)).payload == {"version": 1}
-
-    asyncio.run(run())
-
-
-def test_the_next_instant_of_a_schedule():
-    at = datetime(2024, 1, 1, 0, 0, 30, tzinfo=UTC)
-    assert triggers._seconds_to_next("* * * * *", at) == 30
-    assert triggers._seconds_to_next("@daily", at) == 86_370
-
-
 # A spec that is changed meanwhile
 
 
-@pytest.mark.parametrize("events_of", [lambda spec: waiting(spec).run(), watching], ids=["wait", "watch"])
-def test_the_source_of_a_changed_spec_is_looked_at(spec, land, ticking, events_of):
+def test_the_source_of_a_changed_spec_is_looked_at(spec, land):
     """Airflow keeps a trigger whose arguments, the spec's path, are the same."""
     land()
     shutil.move(spec.with_name("events"), spec.with_name("others"))
@@ -379,48 +268,39 @@ def test_the_source_of_a_changed_spec_is_looked_at(spec, land, ticking, events_o
     before = spec.read_text()
 
     async def run():
-        event = asyncio.create_task(anext(events_of(spec)))
+        event = asyncio.create_task(anext(waiting(spec).run()))
         await none_comes(event)
         spec.write_text(before[: len(before) // 2])  # half written
         await none_comes(event)
         spec.write_text(before.replace('events"', 'others"'))
         return await asyncio.wait_for(event, 30)
 
-    assert type(asyncio.run(run())) is (TaskSuccessEvent if events_of is not watching else TriggerEvent)
+    assert isinstance(asyncio.run(run()), TaskSuccessEvent)
     assert triggers._POLLS == {}
 
 
 # What is refused
 
 
-@pytest.mark.parametrize("new_versions", ["wait", "watch"])
-def test_a_pipeline_whose_intervals_complete_windows_is_refused(write_spec, new_versions):
+def test_a_pipeline_whose_intervals_complete_windows_is_refused(write_spec):
     spec = write_spec(**{"lateness: 1 hour": "watermark: data_interval_end"})
     with pytest.raises(SpecError, match=r"delays\.yaml: time\.watermark: got data_interval_end, with which an interval without rows"):
-        build_dag(spec, new_versions=new_versions)
+        build_dag(spec, new_versions="wait")
 
 
-def test_an_unknown_word_is_refused(spec):
-    with pytest.raises(SpecError, match=r"new_versions: got 'poke'; expected 'wait' or 'watch'"):
-        build_dag(spec, new_versions="poke")
-
-
-def test_without_instants_to_look_at_nothing_can_be_watched(write_spec):
-    spec = write_spec(**{'schedule: "*/30 * * * *"': ""})
-    with pytest.raises(SpecError, match="schedule: got no cron expression"):
-        build_dag(spec, new_versions="watch")
-    with pytest.raises(SpecError, match=r"schedule: got '61 \* \* \* \*'"):
-        new_versions_of(spec, cron="61 * * * *")
+@pytest.mark.parametrize("word", ["poke", "watch"])
+def test_an_unknown_word_is_refused(spec, word):
+    with pytest.raises(SpecError, match=rf"new_versions: got '{word}'; expected 'wait'$"):
+        build_dag(spec, new_versions=word)
 
 
 @pytest.mark.covers("X6")
-@pytest.mark.parametrize("new_versions", ["wait", "watch"])
-def test_a_credential_never_gets_into_a_triggers_arguments(monkeypatch, write_spec, new_versions):
+def test_a_credential_never_gets_into_a_triggers_arguments(monkeypatch, write_spec):
     monkeypatch.setenv("BUCKET", "key:s3cr3t@bucket")
     spec = write_spec(**{"/delays": "/delays", 'path: "': 'path: "s3://${BUCKET}'})
-    assert "s3cr3t" not in json.dumps(DagSerialization.to_dict(build_dag(spec, new_versions=new_versions)))
+    assert "s3cr3t" not in json.dumps(DagSerialization.to_dict(build_dag(spec, new_versions="wait")))
     with pytest.raises(SpecError, match=r"give the path of a YAML file that names it as \$\{NAME\}"):
-        build_dag(load_pipeline(spec), new_versions=new_versions)
+        build_dag(load_pipeline(spec), new_versions="wait")
 
 
 def test_a_pipeline_written_in_python_is_waited_for_too(spec, land):

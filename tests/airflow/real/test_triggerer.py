@@ -1,4 +1,4 @@
-"""Under a real Airflow: a task waits in the triggerer alone, and an asset starts a DAG, when the source gets rows."""
+"""Under a real Airflow: a task waits in the triggerer alone until the source gets rows."""
 
 from __future__ import annotations
 
@@ -14,32 +14,23 @@ pytestmark = [pytest.mark.dag, pytest.mark.timeout(900)]
 DAG_FILE = """
 from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG
-from windowmill.dags.schedules import new_versions_of
 from windowmill.dags.sensors import SourceVersionSensor
 
 with DAG("waits"):
     SourceVersionSensor(task_id="wait", spec={spec!r}, poke_interval=1, wait_for_table=True) >> EmptyOperator(task_id="go")
-with DAG("watches", schedule=[new_versions_of({spec!r}, cron="* * * * *")]):
-    EmptyOperator(task_id="go")
 """
 
 
-def test_rows_end_a_tasks_waiting_and_start_a_dag(real_airflow, write_spec, tmp_path: Path):
+def test_rows_end_a_tasks_waiting(real_airflow, write_spec, tmp_path: Path):
     airflow = real_airflow
     airflow.start("triggerer")
-    airflow.add("triggerer", DAG_FILE.format(spec=str(write_spec())), ["waits", "watches"])
+    airflow.add("triggerer", DAG_FILE.format(spec=str(write_spec())), ["waits"])
     run = airflow.trigger("waits")
     airflow.wait("the waiting task", lambda: airflow.tasks("waits", run)["wait"]["state"] == "deferred", 120)
     airflow.wait("a first look", lambda: any("; waiting for it" in log.read_text() for log in airflow.logs()), 120)
     assert airflow.tasks("waits", run)["go"]["state"] is None
-    assert airflow.runs("watches") == []
     rows = {"origin": ["JFK"], "departed_at": pa.array([datetime(2024, 1, 1, tzinfo=UTC)], pa.timestamp("us", "UTC"))}
     write_deltalake(str(tmp_path / "events"), pa.table(rows))
     assert airflow.wait_for_run("waits", run) == "success"
     task = airflow.tasks("waits", run)["wait"]
     assert (task["state"], task["pid"]) == ("success", None)  # no process of its own
-    [started] = airflow.wait("the run that the asset starts", lambda: airflow.runs("watches"), 240)
-    assert started["run_type"] == "asset_triggered"
-    assert airflow.wait_for_run("watches", started["dag_run_id"]) == "success"
-    [event] = airflow.events("delays__source")
-    assert event == {"from_trigger": True, "payload": {"version": 0}}
