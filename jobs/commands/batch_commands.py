@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -13,32 +13,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import typer
 
-from windowmill.checkpoints.batches import BackfillPlan, Batch
+from windowmill.checkpoints.batches import BackfillPlan
 from windowmill.checkpoints.committer import ReplacedRange
 from windowmill.checkpoints.data_files import rows_of
 from windowmill.checkpoints.ledger import Ledger
 from windowmill.checkpoints.places import Runnable
 from windowmill.checkpoints.stores import is_table, table_at
 from windowmill.jobs.batch import loop, planning
-from windowmill.jobs.batch.engine import compute_of
 from windowmill.jobs.batch.planning import Acceptance
 from windowmill.jobs.commands import terminal
 from windowmill.jobs.commands.summaries import bound, new_progress, summarized_in_json, summary_of
 from windowmill.jobs.commands.terminal import AcceptChanges, AcceptCode, Answer, Arrival, AsJson, By, Spec, load_pipeline, show
-from windowmill.jobs.layouts import limits
 from windowmill.jobs.runnables import runnable_of
 from windowmill.jobs.sources.base import Reading
 from windowmill.windowing.axis import AXIS_END
 from windowmill.windowing.errors import SpecError
-from windowmill.windowing.layouts import windows_by_layout
 from windowmill.windowing.spec import Pipeline
 
 if TYPE_CHECKING:
     from windowmill.jobs.batch.progress import Ruling
     from windowmill.jobs.sources.reading import History
-
-#: Newest batches by whose seconds those of a backfill are estimated.
-_BATCHES = 50
 
 
 def backfill(
@@ -54,9 +48,7 @@ def backfill(
         Literal["log", "event_time"] | None,
         typer.Option("--arrival", help="log: as --as-arrived; event_time: all rows that the table holds, in event-time order, none late."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what would be read and replaced, and about how long it takes; change nothing.")
-    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be read and replaced; change nothing.")] = False,
     accept_changes: AcceptChanges = False,
     accept_code: AcceptCode = False,
     as_json: AsJson = False,
@@ -112,42 +104,26 @@ def backfill_preview(pipeline: Pipeline, begin: int, end: int, *, history: Histo
         "files": len(reading.files),
         "bytes": reading.size_bytes,
         "rows": rows,
-        "pieces": _pieces(pipeline, rows),
         "rows_replaced": sum(replaced.values()),
         "windows": replaced,
-        "seconds": _seconds(ledger.recent(_BATCHES), rows),
     }
     return Answer(data, "\n".join(_lines(data, plan, instants=instants)))
 
 
 def _lines(data: dict[str, Any], plan: BackfillPlan, *, instants: bool) -> list[str]:
-    name, rows, seconds = data["pipeline"], data["rows"], data["seconds"]
+    name, rows = data["pipeline"], data["rows"]
     counted = "rows not counted by the log" if rows is None else f"{rows:,} rows"
     lines = [f"{name}: {plan.describe(instants=instants)}"]
     if data["reason"] is not None:
         lines.append(f"  {data['reason']}")
     lines.append(f"  reads {counted} in {data['files']:,} files ({data['bytes'] / 1e6:,.1f} MB)")
-    if data["pieces"] > 1:
-        lines.append(f"  is computed in up to {data['pieces']} pieces; after a crash, those that are finished are not computed again")
     if not plan.rereads:
         lines.append("  replaces nothing: it is the pipeline's first batch, and builds the state")
     else:
         by_window = ", ".join(f"{window} {n:,}" for window, n in data["windows"].items())
         state = ", and the state, which is to be of the same rows" if plan.replaces_state else ""
         lines.append(f"  replaces {data['rows_replaced']:,} rows in the sink{f' ({by_window})' if by_window else ''}{state}")
-    took = (
-        "how long it takes is not known from earlier batches"
-        if seconds is None
-        else f"takes about {seconds:,.1f} s, by what earlier batches took"
-    )
-    return [*lines, f"  {took}", f"{name}: nothing has been changed"]
-
-
-def _pieces(pipeline: Pipeline, rows: int | None) -> int:
-    """Number of pieces in which Spark computes so many ``rows``: shares of the keys for each layout; 1 for this process."""
-    if compute_of(pipeline) == "local" or rows is None or rows <= limits.MAX_ROWS:
-        return 1
-    return len(windows_by_layout(pipeline)) * (limits.shares_of(rows) if pipeline.keys else 1)
+    return [*lines, f"{name}: nothing has been changed"]
 
 
 def _replaced(runnable: Runnable, plan: BackfillPlan) -> dict[str, int]:
@@ -166,15 +142,6 @@ def _replaced(runnable: Runnable, plan: BackfillPlan) -> dict[str, int]:
         for each in pc.value_counts(rows.column("window").filter(within)).to_pylist():
             counts[each["values"]] += each["counts"]
     return {window.name: counts[window.name] for window in runnable.pipeline.windows if counts[window.name]}
-
-
-def _seconds(batches: Sequence[Batch], rows: int | None) -> float | None:
-    """An estimate for so many ``rows``: the least seconds of a batch, and those per row of the largest; null if none is known."""
-    took = [(batch.outcome.counts.rows_read, sum(batch.outcome.timings.values())) for batch in batches if batch.outcome.counts.rows_read]
-    if rows is None or not took:
-        return None
-    least, (most_rows, most) = min(seconds for _, seconds in took), max(took)
-    return round(least + max(0.0, most - least) * rows / most_rows, 3)
 
 
 def run(

@@ -18,10 +18,8 @@ from tests.spark.harness import BASE, MINUTE, Bench, differences, events, expect
 from windowmill.jobs.batch import loop
 from windowmill.jobs.batch.progress import Progress
 from windowmill.jobs.cli import main
-from windowmill.jobs.layouts import limits
 from windowmill.windowing.axis import from_us
 from windowmill.windowing.errors import ArrivalUnknownError, UnsupportedError
-from windowmill.windowing.settings import COMPUTE
 
 #: Holds for the row at the first minute.
 FIRST = "id = 'e1'"
@@ -134,7 +132,6 @@ def test_a_dry_run_says_what_would_be_read_and_replaced_and_changes_nothing(benc
     assert (told["versions"], told["snapshot"], told["reason"], told["builds_state"]) == ([0, 2], None, None, False)
     assert (told["files"], told["rows"], told["rows_replaced"], told["windows"]) == (3, 5, 2, {"slots": 2})
     assert told["bytes"] == sum(path.stat().st_size for path in Path(bench.source).glob("*.parquet"))
-    assert told["seconds"] > 0
     done = loop.backfill(bench.pipeline, quiet(), begin=BASE + 10 * MINUTE, end=BASE + 1000 * MINUTE)
     assert (done.outcome.counts.rows_read, done.outcome.counts.rows_published) == (told["rows"], told["rows_replaced"])
 
@@ -146,21 +143,10 @@ def test_a_dry_run_says_why_other_rows_would_count(bench):
     assert preview(bench, -1, 100, "--as-arrived")["reason"] is None
 
 
-def test_a_dry_run_says_in_how_many_pieces_spark_would_compute(bench, monkeypatch):
-    assert preview(bench, -1, 100)["pieces"] == 1
-    monkeypatch.setenv(COMPUTE.name, "spark")
-    assert preview(bench, -1, 100)["pieces"] == 1
-    monkeypatch.setattr(limits, "MAX_ROWS", 1)
-    monkeypatch.setattr(limits, "ROWS_OF_A_SHARE", 2)
-    bench.changes["windows"] = EVERY_WAY[:4]
-    bench.changes["sink"] = {"path": f"{bench.sink}-2"}
-    assert preview(bench, -1, 100)["pieces"] == 3 * 3  # slices, sessions, positions; five rows
-
-
 def test_a_dry_run_of_a_first_batch_replaces_nothing(bench):
     bench.changes["sink"] = {"path": f"{bench.sink}-2"}
     told = preview(bench, -1, 100)
-    assert (told["builds_state"], told["rows_replaced"], told["windows"], told["seconds"]) == (True, 0, {}, None)
+    assert (told["builds_state"], told["rows_replaced"], told["windows"]) == (True, 0, {})
     assert not Path(f"{bench.sink}-2").exists()
 
 
