@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 
 from benchmarks import measurement
@@ -27,8 +28,10 @@ from benchmarks.position_counts import table
 from benchmarks.processes import timed
 from benchmarks.race import Result, ratios
 from benchmarks.spark_ways import session
+from windowmill.checkpoints.delta_tables import sizes_of
 from windowmill.checkpoints.places import Places
-from windowmill.jobs.commands.state import state_of
+from windowmill.windowing.columnar.added_columns import KIND, NODE_LEVEL
+from windowmill.windowing.columnar.positions import WAITING
 
 AGGREGATES = {"n": {"count": "*"}, "top": {"max": "v"}, "spread": {"stddev_samp": "v"}, "code_of_top": {"arg_max": ["v", "code"]}}
 TRIGGERS: dict[str, dict[str, Any]] = {"every tuple": {"count": 1}, "every minute": {"time": "1 minute"}}
@@ -96,11 +99,12 @@ class Kind:
         """Compact the state and tell of it."""
         path = Places.of(self.pipeline.pipeline).state
         self.pipeline.maintain()
-        facts = state_of(self.pipeline.pipeline, [], 0).data["state"]
-        tuples = facts["leaves"] + facts["waiting"]
-        self.rows_a_tuple = facts["entries"] / tuples
-        size = sum(DeltaTable(path).get_add_actions(flatten=True)["size_bytes"].to_pylist())
-        return f"{self.name}: state {facts['entries']:,} rows of {tuples:,} tuples, {size:,} bytes, {size / tuples:.0f} a tuple"
+        table = DeltaTable(path)
+        rows = table.to_pyarrow_table(columns=[KIND, NODE_LEVEL])
+        tuples = len(rows.filter((pc.field(KIND) == WAITING) | (pc.field(NODE_LEVEL) == 0)))
+        self.rows_a_tuple = len(rows) / tuples
+        size = sum(sizes_of(table).values())
+        return f"{self.name}: state {len(rows):,} rows of {tuples:,} tuples, {size:,} bytes, {size / tuples:.0f} a tuple"
 
 
 def _by_count(folder: Path, trigger: str, length: int, keys: int) -> Kind:

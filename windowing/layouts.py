@@ -167,16 +167,6 @@ def _check_keys(pipeline: Pipeline, slices: Slices | None, layout: Layout | None
         raise SpecError(f"pipeline {pipeline.pipeline}: keys: {clash!r} is taken by a column of the state; rename the column in the source")
 
 
-def describe_layouts(layouts: Sequence[StateLayout]) -> str:
-    """The names of ``layouts`` as a list in a sentence.
-
-    >>> describe_layouts(["slices", "sessions", "live rows"])
-    'slices, sessions and live rows'
-    """
-    *others, last = layouts
-    return f"{', '.join(others)} and {last}" if others else last
-
-
 def check_strict(pipeline: Pipeline) -> None:
     """Raise ``SpecError`` if the spec is strict and needs live rows."""
     if pipeline.strict and (problem := strict_problem(why_rows(pipeline))):

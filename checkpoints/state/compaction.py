@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import add
+from operator import add, or_
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,16 +57,20 @@ from windowmill.windowing.columnar.keyed import GONE, KEY_ENTRY
 from windowmill.windowing.columnar.positions import KEY_ROW, NODE, WAITING
 from windowmill.windowing.columnar.rows import codes_of
 from windowmill.windowing.errors import StateCorruptError
+from windowmill.windowing.grids import Grids
 from windowmill.windowing.kernels.lift import int64_of
 from windowmill.windowing.watermark import BEFORE
 
 if TYPE_CHECKING:
     from windowmill.windowing.kernels.combine import Bools, Ints
     from windowmill.windowing.layouts import StateLayout
+    from windowmill.windowing.spec import Pipeline
 
 #: Columns by which rows are chosen and sorted, but for keys and spans; and the place of a row among others.
-_READ = frozenset((*SORTED_BY, BATCH, SEQUENCE, GAP, POSITION, LIVE, HEAD, THROUGH, TIME, NUMBER_OF))
+READ = frozenset((*SORTED_BY, BATCH, SEQUENCE, GAP, POSITION, LIVE, HEAD, THROUGH, TIME, NUMBER_OF))
 _PLACE = "_ place"
+#: Column of rows of a table: whether a later batch may need the row.
+NEEDED = "_ needed"
 #: Commit properties of a rewrite of existing rows.
 REWRITE = own_commit("maintenance")
 #: Reading a table whole is cheap up to so many superseded rows, or so many files.
@@ -205,6 +209,19 @@ class NeededPartials:
         closed = (ColumnComparison(GAP, "=", gap) & ColumnComparison(LAST, "<=", wanted.last_after(gap)) for gap in wanted.gaps)
         return cls(rows_of(wanted), Either(tuple(closed)))
 
+    @classmethod
+    def after(cls, emitted: int | None, parts: Mapping[StateLayout, Pipeline]) -> NeededPartials | None:
+        """Those of the ``parts`` that a window which ends after ``emitted`` can contain; null if nothing has been emitted: all of them."""
+        if emitted is None:
+            return None
+        needed = list[NeededPartials]()
+        if "slices" in parts:
+            needed.append(cls.slices_from(Grids.of(parts["slices"]).first_slice_after(emitted)))
+        if "sessions" in parts:
+            gaps = tuple(window.session_gap() for window in parts["sessions"].windows)
+            needed.append(cls.sessions(OpenSessions(gaps, emitted)))
+        return reduce(or_, needed) if needed else None
+
     def __or__(self, other: NeededPartials) -> NeededPartials:
         return NeededPartials(self.where | other.where, self.expired | other.expired)
 
@@ -308,13 +325,20 @@ class NeededRows:
 
     def kept(self, rows: pa.Table) -> pa.Table:
         """The needed ones of ``rows``, all rows of some keys: those of each layout together, in the order of its reads."""
-        read = rows.select([name for name in rows.column_names if name in (*_READ, *self.spans)])
+        read = rows.select([name for name in rows.column_names if name in (*READ, *self.spans)])
         read = read.append_column(ROW_KEY, pa.array(codes_of([rows], self.keys)[0]))
         found: list[Ints] = []
         for layout in self.layouts:
             own = _places(read, own_rows(layout, self.layouts, self.spans))
             found.append(own[self._kept(layout, read if len(own) == len(read) else read.take(pa.array(own)))])
         return rows.take(pa.array(np.concatenate(found)))
+
+    def marked(self, rows: pa.Table) -> Iterator[tuple[StateLayout, pa.Table]]:
+        """The ``rows`` of each layout, all rows of some keys and of batches before ``before_batch``; with ``ROW_KEY`` and ``NEEDED``."""
+        rows = rows.append_column(ROW_KEY, pa.array(codes_of([rows], self.keys)[0]))
+        for layout in self.layouts:
+            own = rows.filter(own_rows(layout, self.layouts, self.spans).expression)
+            yield layout, own.append_column(NEEDED, pa.array(self._are_needed(layout, own)))
 
     def _kept(self, layout: StateLayout, rows: pa.Table) -> Ints:
         """The places of the needed ones of ``rows``, which are of one layout, in the order of its reads."""

@@ -52,7 +52,7 @@ _OWN = {
         "report_commands:suggest",
         "Propose rules of quality from what the pipeline has published, as YAML to paste, each with the history that it rests on.",
     ),
-    "state": ("state:state", "Show the stored state; for a key, what the next run would restore, and for which windows."),
+    "state": ("state:state", "Summarize the stored state by layout; for a key, show its entries, and which of them later runs may need."),
     "report": ("report_commands:report", "Write the HTML report of a pipeline, or an overview of all pipelines of a folder."),
     "views": (
         "report_commands:views",

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import partial, reduce
-from operator import or_
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -19,7 +18,6 @@ from windowmill.checkpoints.own_tables import OwnTable, own_tables
 from windowmill.checkpoints.protocol import check_conditional_writes, lease, publish_pending
 from windowmill.checkpoints.records import DeltaRecords
 from windowmill.checkpoints.state.compaction import NeededPartials, compact
-from windowmill.checkpoints.state.reading import OpenSessions
 from windowmill.checkpoints.state.tables import is_log
 from windowmill.checkpoints.stores import FAILURES, is_table, remedy, table_at
 from windowmill.jobs.batch import maintenance_batches as savepoints
@@ -35,7 +33,7 @@ from windowmill.windowing.axis import Duration, to_us
 from windowmill.windowing.columnar.known_spans import last_of
 from windowmill.windowing.errors import SinkError, SpecError, StateError, first_line
 from windowmill.windowing.grids import Grids
-from windowmill.windowing.layouts import StateLayout, windows_by_layout
+from windowmill.windowing.layouts import windows_by_layout
 from windowmill.windowing.spec import Pipeline, describe_difference
 
 if TYPE_CHECKING:
@@ -154,25 +152,12 @@ def _compact_state(path: str, *, pipeline: Pipeline | None, ledger: Ledger) -> i
         return 0
     if is_log(path):
         return compact(path, ledger.next_commit, ["live rows"]) + _compact(path)
-    parts = windows_by_layout(pipeline)
+    parts, last = windows_by_layout(pipeline), ledger.last_commit
     known = Grids.of(parts["slices"]).known if "slices" in parts else ()
-    removed = compact(path, ledger.next_commit, list(parts), _needed(parts, ledger), spans=tuple(map(last_of, known)))
+    needed = NeededPartials.after(last.outcome.emitted if last and last.outcome else None, parts)
+    removed = compact(path, ledger.next_commit, list(parts), needed, spans=tuple(map(last_of, known)))
     # Another rewrite would undo the order and the row groups in which nodes over positions are searched.
     return removed + _compact(path) if "live rows" in parts and "positions" not in parts else removed
-
-
-def _needed(parts: Mapping[StateLayout, Pipeline], ledger: Ledger) -> NeededPartials | None:
-    """The partials of slices and sessions that a future window can contain; null if nothing has been emitted, so that all are needed."""
-    last = ledger.last_commit
-    if last is None or last.outcome is None or last.outcome.emitted is None:
-        return None
-    emitted, needed = last.outcome.emitted, []
-    if "slices" in parts:
-        needed.append(NeededPartials.slices_from(Grids.of(parts["slices"]).first_slice_after(emitted)))
-    if "sessions" in parts:
-        gaps = tuple(window.session_gap() for window in parts["sessions"].windows)
-        needed.append(NeededPartials.sessions(OpenSessions(gaps, emitted)))
-    return reduce(or_, needed) if needed else None
 
 
 def _compact(path: str) -> int:

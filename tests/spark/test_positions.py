@@ -104,17 +104,14 @@ def test_state_shows_what_windows_hold(tmp_path, capsys):
     windows = [*COUNTS, *TICKS, *DELTAS]
     bench = Bench(tmp_path, {"windows": windows, "aggregates": AGGREGATES, "keys": ["k"]})
     run_over(bench, 9, events(35, 300), 3)
-    told = state_of(bench.pipeline, ["k=a"], 4).data
-    assert told["state"]["kind"] == "positions"
-    assert told["state"]["entries_needed"] + told["state"]["entries_superseded"] == told["state"]["entries"]
-    assert {window["window"] for window in told["windows"]} == {window["name"] for window in windows}
-    band = next(window for window in told["windows"] if window["window"] == "band")
-    assert 0 < band["rows"] < band["next_position"] - band["first_position"]
-    last_5 = next(window for window in told["windows"] if window["window"] == "last_5")
-    assert (last_5["rows"], last_5["next_position"] - last_5["first_position"]) == (5, 5)
-    assert told["leaves"][-1]["partials"]["rows"] == 1
-    assert isinstance(told["leaves"][-1]["partials"]["distinct_label"], list)
+    told = state_of(bench.pipeline, ["k=a"], 1_000).data
+    assert 0 < told["layouts"]["positions"]["entries_needed"] < told["layouts"]["positions"]["entries"]
+    needed = [entry["row"] for entry in told["entries"]["positions"] if entry["needed"]]
+    [last_5] = [row for row in needed if row["_kind"] == "key" and "_last_5__front" in row]
+    leaves = [row for row in needed if row.get("_node_level") == 0 and row["_sequence"] == last_5["_sequence"]]
+    assert sum(row["_position"] >= last_5["_last_5__front"] for row in leaves) == last_5["_next"] - last_5["_last_5__front"] == 5
+    assert {(row["rows"], type(row["distinct_label"])) for row in leaves} == {(1, list)}
     spec = tmp_path / "spec.json"
     spec.write_text(json.dumps(bench.spec))
     assert main(["state", str(spec), "--key", "k=a"]) == 0
-    assert "leaves, " in " ".join(capsys.readouterr().out.split())
+    assert "positions: 20 of " in capsys.readouterr().out

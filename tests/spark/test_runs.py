@@ -87,11 +87,9 @@ def test_maintenance_keeps_what_later_runs_need(tmp_path):
         answer = maintain(bench.pipeline, quiet())
     assert any(kept["rows_expired"] for kept in answer.data)
     assert bench.run() == []
-    told = state_of(bench.pipeline, ["k=a", "site=1"], 1_000).data
-    by_slice = state_of(bench.pipeline, [], 1_000).data["state"]
-    assert by_slice["entries_superseded"] == 0  # maintenance has just dropped them
-    assert sum(entry["rows"] for entry in told["entries"]) == told["restored"]["rows"] > 0
-    assert sum(key["entries"] for key in by_slice["largest_keys"]) == by_slice["entries"] == by_slice["entries_needed"]
+    told = state_of(bench.pipeline, [], 1_000).data
+    slices = told["layouts"]["slices"]
+    assert told["state"]["entries"] == slices["entries"] == slices["entries_needed"] > 0  # maintenance has just dropped the others
     assert differences(bench.rows(), bench.expected(rows).rows) == []
 
 

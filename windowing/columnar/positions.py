@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 #: Names of a key's scalars, in the order of the kernel's elements ``LAST`` to ``BASE``.
 STATE = ("last", "ticked", "tick", "fired", "inserted", "full", "has_base", "base")
 #: The scalars that are points of the axis.
-INSTANTS = frozenset({"last", "ticked", "tick"})
+SCALAR_INSTANTS = frozenset({"last", "ticked", "tick"})
 _FRESH = {"last": BEFORE, "ticked": BEFORE, "tick": AFTER}
 _KINDS = {"count": kernel.COUNT, "time": kernel.TIME, "delta": kernel.DELTA, "punctuation": kernel.PUNCTUATION}
 _NONE = np.empty(0, np.int64)

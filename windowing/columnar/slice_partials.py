@@ -7,7 +7,7 @@ combined after the range of the others. So are the partials of events that reach
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,13 +67,6 @@ class SlicePartials:
     before: Ints
     reaching: Ints  #: 1 for partials of events that began before their slice and last into it, else 0; int64, shape (n,).
     arrivals: Ints  #: Moment at which late rows that revise windows arrived, ``IN_TIME`` for others; int64, shape (n,).
-
-    @classmethod
-    def of_one_key(cls, starts: Ints, closed: Ints, reaching: Ints) -> Self:
-        """Partials of no aggregates, of rows in time."""
-        n = len(starts)
-        nothing: Any = np.empty((n, 0), np.int64)
-        return cls(np.zeros(n, np.int64), starts, closed, nothing, nothing, nothing, nothing, reaching, np.full(n, IN_TIME, np.int64))
 
     def at(self, chosen: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> SlicePartials:
         return SlicePartials(**{name: getattr(self, name)[chosen] for name in _COLUMNS})
