@@ -144,7 +144,9 @@ class Twins:
             number = len(self.rows) + len(rows)
             time = None if rng.random() < 0.02 else self.now + rng.randint(-20, 10)
             own = {"id": None if rng.random() < 0.03 else f"e{number}", "part": rng.choice([0, 0, 1, None])}
-            rows.append({"t": time, "k": rng.choice("abc"), "v": number, **own, "o": rng.randint(0, 3)})
+            key, tie = rng.choice("abc"), rng.randint(0, 3)
+            # A snapshot has no order of equal times and ties.
+            rows.append({"t": time, "k": key, "v": number, **own, "o": 10_000 * tie + number if self.exact else tie})
             everyone = self.rows[-300:] + rows
             if rng.random() < 0.08:
                 copy = dict(rng.choice(everyone))
