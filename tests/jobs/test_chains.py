@@ -224,7 +224,7 @@ def test_a_column_that_becomes_wider_is_wider_through_the_chain(tmp_path):
 
 
 def test_days_over_hours_over_minutes_are_those_of_one_pipeline_after_each_cut(tmp_path):
-    days = Days(tmp_path, 1)
+    days = Days(tmp_path, int(os.environ.get("WINDOWMILL_SEED", "1")))
     for cut in range(1, CUTS + 1):
         days.land(days.rng.choice([0.2, 1, 5, 12]))
         days.run()
