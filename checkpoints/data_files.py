@@ -11,6 +11,7 @@ import math
 import re
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -62,7 +63,7 @@ class Packing:
 
     encodings: Mapping[str, str]  #: Parquet's encoding of each column.
     group_rows: int  #: Rows of a row group.
-    index: Callable[[pa.Table], bytes]  #: Bytes by which readers search a file with these rows; :func:`index_place` says where they are.
+    index: Callable[[pa.Table], bytes]  #: Bytes by which readers search a file with these rows; :func:`index_of` reads them.
 
 
 class FileWriter(AbstractContextManager["FileWriter"]):
@@ -177,7 +178,7 @@ class FileWriter(AbstractContextManager["FileWriter"]):
         self._writer.write_table(table, row_group_size=ROWS_PER_GROUP if self._packing is None else self._packing.group_rows)
         if self._packing is not None and self._sink is not None:
             index = self._packing.index(table)
-            self._writer.add_key_value_metadata({_INDEX: f"{self._sink.tell()} {len(index)}"})
+            self._writer.add_key_value_metadata({_INDEX: f"{self._sink.tell()} {len(index)} {zlib.crc32(index)}"})
             self._sink.write(index)  # between the last rows and the footer
         self._rows += table.num_rows
         self._with_nan |= {name for name in floats if pc.any(pc.is_nan(table.column(name))).as_py()}
@@ -196,13 +197,16 @@ class FileWriter(AbstractContextManager["FileWriter"]):
         self._footer.clear()
 
 
-def index_place(footer: pq.FileMetaData) -> tuple[int, int] | None:
-    """Where the index of a file is that :class:`Packing` has made, and how many bytes it has; null if there is none."""
+def index_of(file: pa.NativeFile, footer: pq.FileMetaData) -> bytes | None:
+    """The index of a ``file`` that :class:`Packing` has made; null if there is none. Raises ``ValueError`` if it is damaged."""
     place = (footer.metadata or {}).get(_INDEX.encode())
     if place is None:
         return None
-    begin, size = place.split()
-    return int(begin), int(size)
+    begin, size, checksum = map(int, place.split())
+    index: bytes = file.read_at(size, begin)
+    if zlib.crc32(index) != checksum:
+        raise ValueError("the index of the file is damaged")
+    return index
 
 
 def write_files(

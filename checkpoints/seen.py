@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from windowmill.checkpoints.batches import Changes
-from windowmill.checkpoints.data_files import ROWS_PER_FILE, DataFile, Packing, index_place, write_files
+from windowmill.checkpoints.data_files import ROWS_PER_FILE, DataFile, Packing, index_of, write_files
 from windowmill.checkpoints.delta_tables import check_format, files_of, newest
 from windowmill.checkpoints.savepoints import Savepoint, saved_rows
 from windowmill.checkpoints.state.reading import open_file, reporting_damage
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
 ORDER = (ID_HIGH,)
 #: Bits of a filter for each value, and those of them that a value sets: 1 value in 200 seems to be held that is not.
 BITS, PROBES = 16, 4
-#: Bits of a word that values set: all but those of its last byte.
-_BITS_OF_WORD = np.left_shift(np.uint64(1), np.arange(56, dtype=np.uint64))
+#: Bits of a word.
+_WORD = 64
 #: Small files that are not merged.
 FEW_FILES = 8
 #: Most rows that are merged at a time, in memory.
@@ -155,8 +155,8 @@ def _matching(uri: str, file: Mapping[str, Any], high: Ints) -> pa.Table:
     """The entries of ``file`` whose high half is one of ``high``."""
     with _opened(uri, file) as (content, opened):
         sizes = opened.metadata
-        if (place := index_place(sizes)) is not None:
-            high = high[may_hold(content.read_at(place[1], place[0]), high)]
+        if (index := index_of(content, sizes)) is not None:
+            high = high[may_hold(index, high)]
         groups = [number for number in range(sizes.num_row_groups) if _spans(sizes.row_group(number), high)]
         if not groups:
             return ENTRIES.empty_table()
@@ -191,29 +191,25 @@ def _places(own: Ints, high: Ints, *, is_sorted: bool) -> Ints:
 
 
 def filter_of(high: Ints) -> bytes:
-    """A Bloom filter of the hashes ``high``: words of 8 bytes. Each hash sets bits of one word; its last byte is the xor of the others.
+    """A Bloom filter of the hashes ``high``: words of 8 bytes. Each hash sets bits of one word.
 
     Blocked as in Putze, Sanders and Singler, "Cache-, Hash- and Space-Efficient Bloom Filters" (2007), section 2.1.
     """
-    words = np.zeros(max(1, -(-len(high) * BITS // len(_BITS_OF_WORD))), "<u8")
+    words = np.zeros(max(1, -(-len(high) * BITS // _WORD)), "<u8")
     np.bitwise_or.at(words, *_bits_in(len(words), high))
-    own = words.view(np.uint8).reshape(-1, 8)
-    own[:, 7] = np.bitwise_xor.reduce(own[:, :7], axis=1)
     return words.tobytes()
 
 
 def may_hold(filtered: bytes, high: Ints) -> Bools:
-    """Mask of those of ``high`` that may be among the ``filtered`` hashes; raises ``ValueError`` if the filter is damaged."""
+    """Mask of those of ``high`` that may be among the ``filtered`` hashes."""
     words = np.frombuffer(filtered, "<u8")
     places, bits = _bits_in(len(words), high)
-    found = words[places]
-    if np.bitwise_xor.reduce(found.view(np.uint8).reshape(-1, 8), axis=1).any():
-        raise ValueError("a filter of ids is damaged")
-    return np.asarray(found & bits == bits, np.bool_)
+    return np.asarray(words[places] & bits == bits, np.bool_)
 
 
 def _bits_in(n_words: int, high: Ints) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
     """The word of each hash in a filter of so many words, by its upper half, and the bits that it sets there, by its lower half."""
     unsigned = high.view(np.uint64)
-    bits = reduce(np.bitwise_or, (_BITS_OF_WORD[(unsigned >> np.uint64(8 * n) & np.uint64(255)) % 56] for n in range(PROBES)))
+    chosen = (unsigned >> np.uint64(8 * n) & np.uint64(_WORD - 1) for n in range(PROBES))
+    bits = reduce(np.bitwise_or, (np.left_shift(np.uint64(1), place) for place in chosen))
     return (unsigned >> np.uint64(32)) * np.uint64(n_words) >> np.uint64(32), bits

@@ -184,10 +184,13 @@ class Scope:
         end = min(int(grid.first_end_after(times["max"] + longest)) for grid in grids)
         return cls(touched, begin, end, rebuilds, edges, longest)
 
-    def files(self, source: SourceTable, time: Time) -> Callable[[AddedFile], bool]:
-        """A predicate: whether a file of ``source`` may hold rows in the scope, according to statistics of their times."""
+    def files(self, source: SourceTable, time: Time, changed: Collection[str]) -> Callable[[AddedFile], bool]:
+        """A predicate: whether a file of ``source`` is among those ``changed``, or may hold rows in the scope by statistics of times."""
+        none = self.touched is not None and not self.touched.num_rows
 
         def may_hold(file: AddedFile) -> bool:
+            if none or file.path in changed:
+                return file.path in changed
             [found] = spans(source, [file], time.column, time.tick_us)
             return found is None or self._may_hold(found[0], found[2])
 
@@ -197,10 +200,11 @@ class Scope:
         """Whether rows or slices with times from ``first`` through ``last`` may be in the scope."""
         if (self.end is not None and first >= self.end) or (self.begin is not None and last < self.begin):
             return False
-        if self.edges is None:
+        if self.edges is None or self.begin is None or self.end is None:
             return True
-        low = int(self.edges.slice_starts(np.array([first], np.int64))[0]) - self.longest
-        return bool(np.searchsorted(self._starts, low, "right") < np.searchsorted(self._starts, last + self.longest))
+        # Statistics of a source may have any value, beyond 64 bits too, once units are microseconds.
+        low = int(self.edges.slice_starts(np.array([max(first, self.begin)], np.int64))[0]) - self.longest
+        return bool(np.searchsorted(self._starts, low, "right") < np.searchsorted(self._starts, min(last, self.end) + self.longest))
 
     @cached_property
     def _slices(self) -> pa.Table:
@@ -215,26 +219,25 @@ class Scope:
     def _starts(self) -> Ints:
         return distinct_values(self._slices.column(SLICE).to_numpy())
 
-    def of_source(self, rows: pa.Table, pipeline: Pipeline) -> pa.Table:
-        """Those of the source's ``rows`` that are in the scope; with whole keys more, if times are of a type without order."""
-        rows = self._within(rows, pipeline.time)
-        if self.edges is None:
-            return self.of_keys(rows, pipeline.keys)
-        times = EventTimes(pipeline, None).of(rows).column(TIME)
-        rows, times = rows.filter(pc.is_valid(times)), times.drop_null()
-        starts = self.edges.slice_starts(int64_of(times.combine_chunks()))
-        return rows.filter(pa.array(self._near(rows, starts, self._slices, pipeline.keys)))
+    def of_source(self, rows: pa.Table, pipeline: Pipeline, *, is_changed: bool) -> pa.Table:
+        """Those of the source's ``rows`` that are in the scope, and the unusable ones if a change has written them (``is_changed``).
 
-    def _within(self, rows: pa.Table, time: Time) -> pa.Table:
-        """Those of ``rows`` in the scope's range of times, or all if their type does not allow the comparison."""
-        kind = rows.schema.field(time.column).type
-        bounds = [(pc.greater_equal, self.begin), (pc.less, self.end)]
-        if not pa.types.is_integer(kind) and kind != pa.timestamp("us", "UTC"):
-            return rows
-        for holds, at in bounds:
-            # A whole number of ticks is at or after a bound if it is at or after the bound rounded up to ticks.
-            rows = rows if at is None else rows.filter(holds(rows.column(time.column).cast(pa.int64()), -(-at // time.tick_us)))
-        return rows
+        Other unusable rows are in quarantine already; where times have no bound, those of the touched keys are read again.
+        """
+        judged = EventTimes(pipeline, None, UNREAD in rows.column_names).of(rows)
+        is_usable, time = pc.is_null(judged.column(REASON)), judged.column(TIME)
+        within = is_usable
+        for holds, at in ((pc.greater_equal, self.begin), (pc.less, self.end)):
+            within = within if at is None else pc.and_(within, pc.fill_null(holds(time, at), False))
+        chosen, unusable = rows.filter(within), rows.filter(pc.invert(is_usable))
+        if self.edges is None:
+            chosen = self.of_keys(chosen, pipeline.keys)
+        else:
+            starts = self.edges.slice_starts(int64_of(time.filter(within).combine_chunks()))
+            chosen = chosen.filter(pa.array(self._near(chosen, starts, self._slices, pipeline.keys)))
+        if not is_changed:
+            unusable = self.of_keys(unusable, pipeline.keys) if self.begin is None and self.end is None else unusable.slice(0, 0)
+        return pa.concat_tables([chosen, unusable])
 
     def _near(self, rows: pa.Table, starts: Ints, slices: pa.Table, keys: tuple[str, ...]) -> Bools:
         """Mask of the ``rows``, of slices with these ``starts``, that are near one of ``slices`` of their key."""
@@ -485,13 +488,14 @@ class Restatement:
         stored = {name: f"_field_{number}" if "." in name else name for number, name in enumerate(names)}
         schema = pa.schema([(stored[name], kind) for name, kind in [*rows.types.items(), *unread.items()]])
         with FileWriter(place, schema, batch=plan.batch, attempt=plan.attempt, task=0) as writer:
-            if scope.touched is None or scope.touched.num_rows:
-                for file, part in rows.at(read_as_of(plan), rows.used, rows.others, chosen=scope.files(source, self._pipeline.time)):
-                    left = scope.of_source(part, self._pipeline)
-                    left = staying.split(file, left)[0] if self.copies is None else self.copies.left(file.path, left)
-                    if unread and UNREAD not in left.column_names:  # of a folder, read by Spark
-                        left = left.append_column(UNREAD, pa.nulls(len(left), pa.string()))
-                    writer.write(left.select(names).rename_columns(schema.names))
+            changed = self._changed_files()
+            chosen = scope.files(source, self._pipeline.time, changed)
+            for file, part in rows.at(read_as_of(plan), rows.used, rows.others, chosen=chosen):
+                left = scope.of_source(part, self._pipeline, is_changed=file.path in changed)
+                left = staying.split(file, left)[0] if self.copies is None else self.copies.left(file.path, left)
+                if unread and UNREAD not in left.column_names:  # of a folder, read by Spark
+                    left = left.append_column(UNREAD, pa.nulls(len(left), pa.string()))
+                writer.write(left.select(names).rename_columns(schema.names))
         files = tuple(AddedFile(file.path, plan.to_version, file.size, file.rows, stats=file.stats) for file in writer.close())
         # Texts of fixed length have been padded.
         kind = WrittenRows if unread else DeltaSource
@@ -499,6 +503,13 @@ class Restatement:
         # Rows of other keys may have numbers in the same commit, from an earlier restatement or a changed spec.
         first_row = 0 if scope.touched is None else rows_numbered(self.runnable.places.state, plan.to_version)
         return written, Reading(files, len(files), first_row=first_row)
+
+    def _changed_files(self) -> Collection[str]:
+        """Paths of the files that the restated versions have written."""
+        if self.plan.changed is None:
+            return ()
+        first, last = self.plan.changed
+        return {file.path for each in self.source.versions(min(first - 1, self.plan.from_version), last) for file in each.added}
 
     def remove_rows(self) -> None:
         """Remove the files of :meth:`write_rows`, and those of dead attempts; in object storage another attempt may still run."""

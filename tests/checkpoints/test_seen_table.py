@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from windowmill.checkpoints import seen
-from windowmill.checkpoints.data_files import index_place, write_files
+from windowmill.checkpoints.data_files import index_of, write_files
 from windowmill.checkpoints.seen import filter_of, may_hold
 from windowmill.checkpoints.state.reading import reporting_damage
 from windowmill.windowing.columnar.added_columns import ID_HIGH
@@ -70,24 +71,46 @@ def test_a_filter_holds_all_its_hashes_and_few_others():
     assert not may_hold(filter_of(own[:0]), own).any()
 
 
-def test_a_filter_costs_few_bytes_and_lies_where_the_footer_says(tmp_path, entries):
+def index_in(path: Path) -> bytes | None:
+    with pa.OSFile(str(path)) as file:
+        return index_of(file, pq.read_metadata(path))
+
+
+def test_a_filter_costs_few_bytes_and_is_where_the_footer_says(tmp_path, entries):
     file = written(tmp_path, entries)
-    place = index_place(pq.read_metadata(tmp_path / file["path"]))
-    assert place is not None
-    begin, size = place
-    assert (tmp_path / file["path"]).read_bytes()[begin : begin + size] == filter_of(np.sort(entries.column(ID_HIGH).to_numpy()))
-    assert size < 2.5 * len(entries)
+    index = index_in(tmp_path / file["path"])
+    assert index == filter_of(np.sort(entries.column(ID_HIGH).to_numpy()))
+    assert len(index) < 2.1 * len(entries)
     assert pq.read_table(tmp_path / file["path"]).num_rows == len(entries), "other readers read the file as any"
 
 
-def test_each_damaged_byte_of_a_filter_that_a_search_meets_is_told(tmp_path, entries):
+#: What a filter becomes, by its bytes and a place among them.
+DAMAGE = {
+    "a bit": lambda index, place: index[:place] + bytes([index[place] ^ 1]) + index[place + 1 :],
+    "a sector of zeros": lambda index, place: index[:place] + bytes(len(index[place : place + 512])) + index[place + 512 :],
+    "only zeros": lambda index, _: bytes(len(index)),
+    "words in another order": lambda index, _: np.frombuffer(index, "<u8")[::-1].tobytes(),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_filter_is_refused(tmp_path, entries, damage):
     file = written(tmp_path, entries)
     path = tmp_path / file["path"]
-    begin, size = index_place(pq.read_metadata(path)) or (0, 0)
-    rng, content = np.random.default_rng(4), path.read_bytes()
-    for place in rng.integers(begin, begin + size, 50).tolist():
-        damaged = bytearray(content)
-        damaged[place] ^= 1 << int(rng.integers(8))
-        path.write_bytes(damaged)
-        with pytest.raises(StateCorruptError, match="filter of ids is damaged"), reporting_damage(str(tmp_path)):
-            found(tmp_path, file, hashes(200_000, 5))
+    index, content = index_in(path), path.read_bytes()
+    for place in np.random.default_rng(4).integers(0, len(index) - 512, 10).tolist():
+        path.write_bytes(content.replace(index, DAMAGE[damage](index, place)))
+        with pytest.raises(StateCorruptError, match="index of the file is damaged"), reporting_damage(str(tmp_path)):
+            found(tmp_path, file, hashes(2, 5))
+
+
+def test_a_damaged_place_of_a_filter_is_refused(tmp_path, entries):
+    file = written(tmp_path, entries)
+    path = tmp_path / file["path"]
+    content, place = path.read_bytes(), pq.read_metadata(path).metadata[b"windowmill.index"]
+    for at in range(len(place)):
+        for other in b"0123456789":
+            changed = place[:at] + bytes([other]) + place[at + 1 :]
+            path.write_bytes(content.replace(place, changed))
+            with nullcontext() if changed == place else pytest.raises(StateCorruptError), reporting_damage(str(tmp_path)):
+                found(tmp_path, file, hashes(2, 5))

@@ -179,6 +179,42 @@ def test_a_correction_reads_rows_and_replaces_state_only_near_it(tmp_path):
     bench.check()
 
 
+def test_a_time_that_no_axis_has_hides_no_rows_of_its_file(tmp_path):
+    bench = bench_of(
+        tmp_path,
+        "grids",
+        keys=["k"],
+        windows=[{"name": "tens", "type": "tumbling", "size": 10}],
+        time={"column": "i", "unit": "none", "disorder": 0},
+        aggregates={"n": {"count": "*"}, "total": {"sum": "v"}},
+        quarantine={"warn": "never", "hold": "never"},
+    )
+    row = {"k": "a", "site": 1, "t": BASE, "label": None}
+    rows = [row | {"i": i, "v": 1.0, "id": f"e{n:05d}"} for n, i in enumerate([*range(100, 160), -(1 << 63)])]
+    bench.land(rows).run()
+    bench.update("id = 'e00003'", v="5.0")
+    [done] = bench.run()
+    assert (done.restated.windows, done.restated.retracted) == (1, 0)
+    assert next((row["window_end"], row["n"], row["total"]) for row in bench.latest()) == (110, 10, 14.0)
+
+
+@pytest.mark.parametrize("kind", ["grids", "sessions"])
+def test_rows_that_a_correction_makes_unusable_are_in_quarantine(tmp_path, kind):
+    bench = bench_of(tmp_path, kind, quarantine={"warn": "never", "hold": "never"})
+    bench.run_in_parts([events(1, 100)])
+    before = len(bench.quarantine())
+    bench.update("id = 'e00030' or id = 'e00030x'", t="null")
+    bench.run()
+    assert len(bench.quarantine()) == before + 1
+    bench.check()
+    merged = pa.Table.from_pylist([{"k": "a", "site": 1, "t": None, "v": 1.0, "i": 1, "label": "x", "id": "e09999"}], SCHEMA)
+    DeltaTable(bench.source).merge(merged, "t.id = s.id", source_alias="s", target_alias="t").when_not_matched_insert_all().execute()
+    bench.run()
+    assert len(bench.quarantine()) == before + 2
+    assert bench.run() == []
+    bench.check()
+
+
 TUMBLING = {"windows": [{"name": "slots", "type": "tumbling", "size": "10 minutes"}]}
 #: Kinds of windows in which a late row counts, or is in quarantine.
 ONE_WINDOW_A_ROW: dict[str, Any] = {
