@@ -65,7 +65,7 @@ _ATTEMPTS = 5
 RETENTION_HOURS = 24
 #: Each load reads the last Delta log checkpoint and the entries after it; older entries are redundant and only slow down listing.
 CONFIGURATION = {
-    "delta.checkpointInterval": "50",
+    "delta.checkpointInterval": "10",
     "delta.logRetentionDuration": "interval 1 days",
     "delta.deletedFileRetentionDuration": "interval 1 days",
 }
