@@ -482,7 +482,7 @@ def test_a_snapshot_that_cannot_be_read_now_is_not_taken_for_one_that_is_gone(ta
         raise err
 
     source = read_source_table(str(table))
-    monkeypatch.setattr(delta_log, "table_at", fails)
+    monkeypatch.setattr(delta_log, "at_version", fails)
     with pytest.raises(SourceError, match=says) as raised:
         source.snapshot(1)
     assert raised.value.exit_code == (1 if says.startswith("run again") else 2)
