@@ -220,24 +220,21 @@ class Scope:
         return distinct_values(self._slices.column(SLICE).to_numpy())
 
     def of_source(self, rows: pa.Table, pipeline: Pipeline, *, is_changed: bool) -> pa.Table:
-        """Those of the source's ``rows`` that are in the scope, and the unusable ones if a change has written them (``is_changed``).
+        """Those of the source's ``rows`` that are in the scope, and if a change has written them (``is_changed``) all unusable ones.
 
-        Other unusable rows are in quarantine already; where times have no bound, those of the touched keys are read again.
+        Other unusable rows out of the scope are in quarantine already.
         """
         judged = EventTimes(pipeline, None, UNREAD in rows.column_names).of(rows)
-        is_usable, time = pc.is_null(judged.column(REASON)), judged.column(TIME)
-        within = is_usable
+        time, chosen = judged.column(TIME), np.ones(len(rows), np.bool_)
         for holds, at in ((pc.greater_equal, self.begin), (pc.less, self.end)):
-            within = within if at is None else pc.and_(within, pc.fill_null(holds(time, at), False))
-        chosen, unusable = rows.filter(within), rows.filter(pc.invert(is_usable))
-        if self.edges is None:
-            chosen = self.of_keys(chosen, pipeline.keys)
-        else:
+            chosen &= True if at is None else pc.fill_null(holds(time, at), False).to_numpy()
+        within = pa.array(chosen)
+        if self.edges is not None:
             starts = self.edges.slice_starts(int64_of(time.filter(within).combine_chunks()))
-            chosen = chosen.filter(pa.array(self._near(chosen, starts, self._slices, pipeline.keys)))
-        if not is_changed:
-            unusable = self.of_keys(unusable, pipeline.keys) if self.begin is None and self.end is None else unusable.slice(0, 0)
-        return pa.concat_tables([chosen, unusable])
+            chosen[chosen] = self._near(rows.filter(within), starts, self._slices, pipeline.keys)
+        else:
+            chosen[chosen] = self._has_touched_key(rows.filter(within), pipeline.keys)
+        return rows.filter(pc.or_(pa.array(chosen), pc.and_(is_changed, pc.is_valid(judged.column(REASON)))))
 
     def _near(self, rows: pa.Table, starts: Ints, slices: pa.Table, keys: tuple[str, ...]) -> Bools:
         """Mask of the ``rows``, of slices with these ``starts``, that are near one of ``slices`` of their key."""
@@ -260,11 +257,12 @@ class Scope:
 
     def of_keys(self, rows: pa.Table, keys: tuple[str, ...]) -> pa.Table:
         """Those of ``rows`` whose keys are touched."""
-        if self.touched is None:
-            return rows
-        if not keys:
-            return rows if self.touched.num_rows else rows.slice(0, 0)
-        return rows.filter(pa.array(are_among(rows, self.keys(keys), keys)))
+        return rows.filter(pa.array(self._has_touched_key(rows, keys)))
+
+    def _has_touched_key(self, rows: pa.Table, keys: tuple[str, ...]) -> Bools:
+        if self.touched is None or not keys:
+            return np.full(len(rows), self.touched is None or bool(self.touched.num_rows))
+        return are_among(rows, self.keys(keys), keys)
 
     def keys(self, keys: tuple[str, ...]) -> pa.Table:
         """The keys that are touched, each once."""

@@ -188,6 +188,22 @@ def test_all_commands_compute_what_joined_rows_give(tmp_path, computed_by, dated
         assert found.comparison.rows
 
 
+def test_rows_whose_match_has_gone_are_in_quarantine_after_a_restatement(tmp_path):
+    places = pa.Table.from_pylist(
+        [{"code": code, "kind": 1, "region": "north", "seats": 1, "since": date(2024, 1, 1)} for code in "ab"], PLACES
+    )
+    rows = [
+        {"at": datetime(2024, 1, 2 + n // 10, n % 10, tzinfo=UTC), "place": {"code": "ab"[n % 2]}, "kind": 1, "v": n} for n in range(40)
+    ]
+    write_deltalake(tmp_path / "places", places)
+    write_deltalake(tmp_path / "source", pa.Table.from_pylist(rows, ROWS))
+    pipeline = parse_pipeline(a_spec(tmp_path, LOOKUP | {"missing": "quarantine"}))
+    loop.run(pipeline, quiet())
+    DeltaTable(tmp_path / "places").delete("code = 'b'")
+    loop.restate(pipeline, quiet(), lookup="places")
+    assert sorted(json.loads(row["row"])["v"] for row in quarantined(tmp_path)) == [n for n in range(40) if n % 2]
+
+
 def to_us(at: datetime) -> int:
     return (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
 
